@@ -27,11 +27,9 @@ from moon_jax.core.errors import UsageError
 # A process of its own, because JAX takes most of a GPU's memory until it ends.
 _DEVICE = """
 import jax, json
-told = {'backend': jax.default_backend(), 'kind': jax.devices()[0].device_kind}
-print(json.dumps(told))
+device = {'backend': jax.default_backend(), 'kind': jax.devices()[0].device_kind}
+print(json.dumps(device))
 """
-
-
 SUITES = ('cpu', 'gpu', 'scale')
 
 
@@ -50,17 +48,18 @@ def main() -> None:
 
 def measure(tasks: dict[str, Callable], path: pathlib.Path, details: dict) -> None:
   """Runs the tasks; prints each one's rows, and writes all so far, before the next."""
-  before = json.loads(path.read_text())['rows'] if path.exists() else []
-  last = {row['measured']: row['value'] for row in before}
-  rows, begin = [], time.monotonic()
-  for done, (task, run) in enumerate(tasks.items(), 1):
+  earlier_rows = json.loads(path.read_text())['rows'] if path.exists() else []
+  earlier_values = {row['measured']: row['value'] for row in earlier_rows}
+  rows = []
+  begin = time.monotonic()
+  for number, (task, run) in enumerate(tasks.items(), 1):
     for row in run():
       rows.append(row)
-      _tell(row, last.get(row.measured))
+      _print_row(row, earlier_values.get(row.measured))
     _write(path, rows, details)
     minutes = (time.monotonic() - begin) / 60
-    left = ', '.join(list(tasks)[done:]) or 'nothing'
-    print(f'  {task}: done after {minutes:.1f} minutes; left: {left}', flush=True)
+    tasks_left = ', '.join(list(tasks)[number:]) or 'nothing'
+    print(f'  {task}: done after {minutes:.1f} minutes; left: {tasks_left}', flush=True)
 
 
 def _options():
@@ -91,16 +90,22 @@ def _suite(options, details):
   device = processes.run(['-c', _DEVICE])
   if device['backend'] != 'gpu' and not options.anywhere:
     raise UsageError('--suite=gpu needs a GPU that JAX can use; see docs/gpu.md.')
-  given = options.data_dir, options.limit or 0, options.rounds, options.repeats
-  kind = 'cuda' if device['backend'] == 'gpu' else 'cpu'
-  workload = gpu.Workload(*given, options.quick, kind)
+  workload = gpu.Workload(
+    data_dir=options.data_dir,
+    limit=options.limit or 0,
+    num_rounds=options.rounds,
+    repeats=options.repeats,
+    quick=options.quick,
+    device='cuda' if device['backend'] == 'gpu' else 'cpu',
+  )
   return device['kind'].replace(' ', '-') + quick, gpu.tasks(workload, details)
 
 
-def _tell(row, before):
+def _print_row(row, earlier_value):
   bar = f'  (bar {row.bar})' if row.bar else ''
-  same = f'  [before: {before}]' if before not in (None, row.value) else ''
-  print(f'{row.measured}: {row.value}{bar}{same}', flush=True)
+  is_changed = earlier_value not in (None, row.value)
+  earlier = f'  [before: {earlier_value}]' if is_changed else ''
+  print(f'{row.measured}: {row.value}{bar}{earlier}', flush=True)
 
 
 def _write(path: pathlib.Path, rows, details) -> None:
@@ -118,7 +123,7 @@ def _version(name):
   try:
     return importlib.metadata.version(name)
   except importlib.metadata.PackageNotFoundError:
-    return None  # torch is needed beside PyTorch only
+    return None  # torch is needed for the cpu suite only
 
 
 if __name__ == '__main__':

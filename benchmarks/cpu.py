@@ -1,4 +1,4 @@
-"""The suite of a CPU: beside PyTorch, from a cold start, and what the design promises.
+"""The suite of a CPU: against PyTorch, from a cold start, and what the design promises.
 
 The rows that matter come first; when the minutes are over, the others are left out.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from benchmarks import beside, processes
+from benchmarks import against_pytorch, processes
 from benchmarks.rows import Row, until
 from moon_jax.building import scheduling
 from moon_jax.data import partition
@@ -29,31 +29,38 @@ def tasks(
   Args:
     data_dir: TFDS folder with CIFAR-10.
     repeats: timed rounds on each side.
-    quick: whether only the MOON CNN beside PyTorch is measured.
+    quick: whether only the MOON CNN against PyTorch is measured.
     details: name -> what the processes reported, filled in.
   """
   end = time.monotonic() + 60 * MINUTES[quick]
-  start = functools.partial(_first_rounds, data_dir)
-  found = {} if quick else {'first round': start}
-  last = {}
-  for case in beside.cases(data_dir, quick):
-    cases = last if _may_be_left_out(case) else found
-    cases[case.name] = functools.partial(beside.measure, case, repeats, details)
+  measures = {}
   if not quick:
-    for algorithm in ('fedavg', 'moon') if 2 in beside.cores() else ():
-      name = f'{algorithm}, 2 cores / 1 core'
-      given = name, algorithm, data_dir, repeats, details
-      found[name] = functools.partial(_two_cores, *given)
-    for cores in beside.cores():
+    measures['first round'] = functools.partial(_first_rounds, data_dir)
+  measures_of_crops = {}  # of the larger networks: they come last
+  for case in against_pytorch.cases(data_dir, quick):
+    measure = functools.partial(against_pytorch.measure, case, repeats, details)
+    if _may_be_left_out(case):
+      measures_of_crops[case.name] = measure
+    else:
+      measures[case.name] = measure
+  if not quick:
+    if 2 in against_pytorch.cores():
+      for algorithm in ('fedavg', 'moon'):
+        name = f'{algorithm}, 2 cores / 1 core'
+        measures[name] = functools.partial(
+          _two_cores, name, algorithm, data_dir, repeats, details
+        )
+    for cores in against_pytorch.cores():
       name = f'MOON / FedAvg, {cores} core{"s" if cores > 1 else ""}'
-      given = name, data_dir, repeats, cores, details
-      found[name] = functools.partial(_cost_of_moon, *given)
-    found['useful steps'] = lambda seconds: [_utilisation()]
-    found['a run'] = functools.partial(_running, data_dir, details)
-    found['memory'] = functools.partial(_memory, details)
+      measures[name] = functools.partial(
+        _cost_of_moon, name, data_dir, repeats, cores, details
+      )
+    measures['useful steps'] = lambda seconds: [_utilisation()]
+    measures['a run'] = functools.partial(_running, data_dir, details)
+    measures['memory'] = functools.partial(_memory, details)
   return {
     name: functools.partial(until, end, name, measure)
-    for name, measure in (found | last).items()
+    for name, measure in (measures | measures_of_crops).items()
   }
 
 
@@ -64,40 +71,49 @@ def _may_be_left_out(case):
 
 def _first_rounds(data_dir, *, seconds):
   """Seconds from a process's start to its first round's record, cold and warm."""
-  flags = beside.flags(data_dir, 'fedavg', 'none', 'moon_cnn', beside.MANY_USERS)
+  flags = against_pytorch.flags(data_dir, 'fedavg', setting=against_pytorch.MANY_USERS)
   end = time.monotonic() + seconds
-  bars = {'empty': 10, 'filled': 5}
-  took = {name: [] for name in bars}
+  bars = {'empty': 10, 'filled': 5}  # state of the caches -> seconds aimed at
+  seconds_of_starts = {caches: [] for caches in bars}
   for _ in range(3):
     with tempfile.TemporaryDirectory() as folder:
-      caches = {'XDG_CACHE_HOME': f'{folder}/cache', 'JAX_COMPILATION_CACHE_DIR': ''}
-      for name, of_all in took.items():
-        workdir = pathlib.Path(folder, name)
-        words = ['launch.py', *flags, '--config.num_rounds=1', f'--workdir={workdir}']
-        file, left = workdir / 'metrics.jsonl', end - time.monotonic()
-        of_all.append(processes.seconds_until(file, words, left, **caches))
-  for name, bar in bars.items():
+      for caches, starts in seconds_of_starts.items():
+        workdir = pathlib.Path(folder, caches)
+        seconds_of_start = processes.seconds_until(
+          workdir / 'metrics.jsonl',
+          ['launch.py', *flags, '--config.num_rounds=1', f'--workdir={workdir}'],
+          seconds=end - time.monotonic(),
+          environment={
+            'XDG_CACHE_HOME': f'{folder}/cache',
+            'JAX_COMPILATION_CACHE_DIR': '',
+          },
+        )
+        starts.append(seconds_of_start)
+  for caches, starts in seconds_of_starts.items():
     yield Row(
-      f'process start to the end of the first round, 1,000 users, caches {name}, '
-      '1 core',
-      f'{np.median(took[name]):.1f} s ({min(took[name]):.1f} to {max(took[name]):.1f})',
-      f'<= {bar} s',
+      measured='process start to the end of the first round, 1,000 users, '
+      f'caches {caches}, 1 core',
+      value=f'{np.median(starts):.1f} s ({min(starts):.1f} to {max(starts):.1f})',
+      bar=f'<= {bars[caches]} s',
     )
 
 
 def _two_cores(name, algorithm, data_dir, repeats, details, *, seconds):
   """Samples a second on two cores in those on one, in rounds of some seconds."""
   setting = '--config.data.limit=16000 --config.num_clients=10'
-  given = algorithm, 'none', 'moon_cnn', setting
-  words = ['-m', 'benchmarks.engine', *beside.flags(data_dir, *given)]
+  flags = against_pytorch.flags(data_dir, algorithm, setting=setting)
   with processes.Turns(repeats, seconds) as turns:
     for cores in (2, 1):
-      turns.add(cores, words, cores=cores)
-    details[name] = reports = turns.reports()
+      turns.add(cores, ['-m', 'benchmarks.engine', *flags], cores=cores)
+    reports = turns.reports()
+  details[name] = reports
   ratios = np.divide(reports[1]['seconds'], reports[2]['seconds'])
-  two, one = (reports[cores]['samples_per_second'] for cores in (2, 1))
-  text = f'{two:,.0f} / {one:,.0f} = {two / one:.2f} '
-  text += f'({ratios.min():.2f} to {ratios.max():.2f})'
+  speed_of_two = reports[2]['samples_per_second']
+  speed_of_one = reports[1]['samples_per_second']
+  text = (
+    f'{speed_of_two:,.0f} / {speed_of_one:,.0f} = {speed_of_two / speed_of_one:.2f} '
+    f'({ratios.min():.2f} to {ratios.max():.2f})'
+  )
   return [Row(f'samples/s, moon_cnn, {name}', text, '>= 1.9')]
 
 
@@ -105,20 +121,21 @@ def _cost_of_moon(name, data_dir, repeats, cores, details, *, seconds):
   """The time of a round of MOON in that of FedAvg, both ours."""
   with processes.Turns(repeats, seconds) as turns:
     for algorithm in ('fedavg', 'moon'):
-      given = algorithm, 'none', 'moon_cnn', beside.SETTINGS['moon_cnn']
-      words = ['-m', 'benchmarks.engine', *beside.flags(data_dir, *given)]
-      turns.add(algorithm, words, cores=cores)
-    details[name] = reports = turns.reports()
-  rates = [reports[key]['samples_per_second'] for key in ('fedavg', 'moon')]
-  text = f'{rates[0] / rates[1]:.2f}'
-  return [Row(f'time of a round, {name}', text, '<= 1.15')]
+      flags = against_pytorch.flags(data_dir, algorithm)
+      turns.add(algorithm, ['-m', 'benchmarks.engine', *flags], cores=cores)
+    reports = turns.reports()
+  details[name] = reports
+  fedavg, moon = reports['fedavg'], reports['moon']
+  ratio = fedavg['samples_per_second'] / moon['samples_per_second']
+  return [Row(f'time of a round, {name}', f'{ratio:.2f}', '<= 1.15')]
 
 
 def _utilisation():
   """Useful / executed steps of 100 clients, 10 a round, beta 0.1, default lanes."""
   labels = np.repeat(np.arange(10), 5000)
-  options = {'num_clients': 100, 'beta': 0.1, 'min_size': 10, 'balance': True}
-  split = partition.make('dirichlet', labels, seed=0, **options).split
+  split = partition.make(
+    'dirichlet', labels, seed=0, num_clients=100, beta=0.1, min_size=10, balance=True
+  ).split
   cores = len(os.sched_getaffinity(0))
   lanes, devices = scheduling.num_lanes('auto', 10, 'cpu', cores)
   planner = planning.Planner(
@@ -137,15 +154,17 @@ def _utilisation():
 
 
 def _running(data_dir, details, *, seconds):
-  """Compilations of a run with changing cohorts, and its time beside the arithmetic.
+  """Compilations of a run with changing cohorts, and its time that is not arithmetic.
 
   All of CIFAR-10: the host's share is that of real rounds.
   """
-  setting = '--config.num_clients=20 --config.participation=0.5 --config.num_rounds=6'
-  setting += ' --config.checkpoint_every_rounds=3'
-  given = 'moon', 'none', 'moon_cnn', setting
-  words = ['-m', 'benchmarks.run', *beside.flags(data_dir, *given)]
-  details['run'] = report = processes.run(words, seconds=seconds)
+  setting = (
+    '--config.num_clients=20 --config.participation=0.5 --config.num_rounds=6 '
+    '--config.checkpoint_every_rounds=3'
+  )
+  flags = against_pytorch.flags(data_dir, 'moon', setting=setting)
+  report = processes.run(['-m', 'benchmarks.run', *flags], seconds=seconds)
+  details['run'] = report
   yield Row(
     'compilations of a round and of a test, 6 rounds of cohorts of '
     f'{report["smallest_cohort"]:,} to {report["largest_cohort"]:,} examples',
@@ -162,17 +181,29 @@ def _running(data_dir, details, *, seconds):
 
 def _memory(details, *, seconds):
   """Temporary memory of a MOON round of 1,000 and of 100 clients, 8 lanes, digits."""
-  found = {}
+  mebibytes = {}  # number of clients -> memory
   for clients in (100, 1000):
-    setting = f'execution.lanes=8 num_clients={clients} partition.name=iid'
-    changes = f'{setting} partition.min_size=1 local_epochs=1'.split()
-    words = ['-m', 'benchmarks.engine', '--repeats=1']
-    words += [f'--config.{change}' for change in changes]
+    words = [
+      '-m',
+      'benchmarks.engine',
+      '--repeats=1',
+      '--config.execution.lanes=8',
+      f'--config.num_clients={clients}',
+      '--config.partition.name=iid',
+      '--config.partition.min_size=1',
+      '--config.local_epochs=1',
+    ]
     report = processes.run(words, cores=1, seconds=seconds)
     details[f'memory, {clients} clients'] = report
     # The cohort's models are stored beside the state until the round ends.
-    stored = clients * report['model_bytes']
-    found[clients] = (report['temporary_bytes'] - stored) / 2**20
-  name = 'memory beyond the cohort and the state, 1,000 / 100 clients, 8 lanes'
-  text = f'{found[1000]:.1f} / {found[100]:.1f} MiB = {found[1000] / found[100]:.2f}'
-  return [Row(f'{name}, 1 device', text, '<= 1.10')]
+    stored_bytes = clients * report['model_bytes']
+    mebibytes[clients] = (report['temporary_bytes'] - stored_bytes) / 2**20
+  ratio = mebibytes[1000] / mebibytes[100]
+  return [
+    Row(
+      measured='memory beyond the cohort and the state, 1,000 / 100 clients, 8 lanes, '
+      '1 device',
+      value=f'{mebibytes[1000]:.1f} / {mebibytes[100]:.1f} MiB = {ratio:.2f}',
+      bar='<= 1.10',
+    )
+  ]

@@ -39,25 +39,32 @@ def main() -> None:
   config = cli.parse(flags).config
   devices.claim(config.execution.devices)
   built = experiment.build(config)
-  state, plan, seconds = _begun(built), built.planner.plan(0), []
+  state = state_with_previous_models(built)
+  plan = built.planner.plan(0)
   inputs = programs.round_inputs(built, 0, plan)
   if options.out:
-    _keep(options.out, _workload(built, state, plan))
+    _write_arrays(options.out, workload_arrays(built, state, plan))
   begin = time.perf_counter()
   compiled = programs.lower_programs(built, state, inputs)[0].compile()
   compile_seconds = time.perf_counter() - begin
 
-  def run():
-    fresh = jax.block_until_ready(jax.tree.map(lambda leaf: leaf.copy(), state))
-    begin = time.perf_counter()
-    results = jax.block_until_ready(compiled(fresh, *inputs, built.data.train))
-    seconds.append(time.perf_counter() - begin)
-    return results
+  seconds = []
+  traced_plan, traced_scalars = inputs
 
-  after, metrics = run()
+  def run():
+    copy = jax.block_until_ready(jax.tree.map(lambda leaf: leaf.copy(), state))
+    begin = time.perf_counter()
+    state_after, metrics = jax.block_until_ready(
+      compiled(copy, traced_plan, traced_scalars, built.data.train)
+    )
+    seconds.append(time.perf_counter() - begin)
+    return state_after, metrics
+
+  state_after, metrics = run()
   seconds.clear()
   if options.out:
-    _keep(options.out, _workload(built, state, plan) | _result(after))
+    arrays = workload_arrays(built, state, plan) | averaged_model(state_after)
+    _write_arrays(options.out, arrays)
   # Traces: before the turns, not between. For a GPU XLA would count nothing.
   is_counted = jax.default_backend() == 'cpu'
   step_flops = _step_flops(built, state) if is_counted else 0
@@ -66,14 +73,14 @@ def main() -> None:
       print('ready', flush=True)
       sys.stdin.readline()
     run()
-  samples, steps = int(metrics.num_seen.sum()), int(plan.step_real.sum())
-  rate = samples / float(np.median(seconds))
+  samples = int(metrics.num_seen.sum())
+  steps = int(plan.step_real.sum())
+  samples_per_second = samples / float(np.median(seconds))
   report = {
     'seconds': seconds,
     'samples': samples,
-    'samples_per_second': rate,
+    'samples_per_second': samples_per_second,
     'steps_per_second': steps / float(np.median(seconds)),
-    **({'step_bytes': _step_bytes(built, state)} if options.bytes else {}),
     'device': jax.devices()[0].device_kind,
     'compile_seconds': compile_seconds,
     'temporary_bytes': compiled.memory_analysis().temp_size_in_bytes,
@@ -81,13 +88,16 @@ def main() -> None:
     'lanes': built.planner.num_lanes,
     'peak_memory_bytes': clock.peak_memory_bytes(),
   }
+  if options.bytes:
+    report['step_bytes'] = _step_bytes(built, state)
   if is_counted:
     # Only real examples count: filler in partial batches is of no use.
-    report['flops_per_second'] = step_flops / config.batch_size * rate
+    flops_of_example = step_flops / config.batch_size
+    report['flops_per_second'] = flops_of_example * samples_per_second
   print(json.dumps(report))
 
 
-def _begun(built):
+def state_with_previous_models(built):
   """The first state, but with previous models that are not the received one."""
   state = experiment.initial_state(built)
   if not hasattr(state.clients, 'models'):
@@ -135,11 +145,12 @@ def _step(built, state):
     start = training.start(plan.clients[0], received, memory, scalars, batch, known)
     return training.step(start, references, received, scalars, batch, jax.random.key(0))
 
-  once = programs.represent_once(built, training, state)
+  is_once_a_round = programs.represent_once(built, training, state)
+  times_in_a_step = 1 / built.config.local_epochs if is_once_a_round else 1
   references = jax.eval_shape(represent, batch)
   return (
     (jax.jit(step).lower(references, batch), 1),
-    (jax.jit(represent).lower(batch), 1 / built.config.local_epochs if once else 1),
+    (jax.jit(represent).lower(batch), times_in_a_step),
   )
 
 
@@ -148,26 +159,28 @@ def _counted(cost, name):
   return (cost or {}).get(name, 0)
 
 
-def _keep(path, arrays):
+def _write_arrays(path, arrays):
   """Writes an .npz file that is there when it is whole."""
   with open(f'{path}.part', 'wb') as file:
     np.savez(file, **arrays)
   os.replace(file.name, path)
 
 
-def _workload(built, state, plan):
+def workload_arrays(built, state, plan):
   """The arrays of the .npz file, but for the result."""
-  split, config = built.data.train.examples, built.config
+  split = built.data.train.examples
+  config = built.config
   part = catalog.part('model', config.model)
-  usual = {k: knob.default for k, knob in part.knobs.items()}
-  # PyTorch's networks have the default values too.
+  defaults = {name: knob.default for name, knob in part.knobs.items()}
   options = catalog.options('model', config_lib.flatten(config))
-  unusual = dict(options.items() - usual.items())
+  # PyTorch's networks have the default values too.
+  changed_options = dict(options.items() - defaults.items())
+  num_classes = built.data.class_counts.shape[1]
   arrays = {
     'train_images': split.images,
     'train_labels': split.labels,
     'model': config.model,
-    'options': json.dumps({'classes': built.data.class_counts.shape[1]} | unusual),
+    'options': json.dumps({'classes': num_classes} | changed_options),
     'augmentation': config.augmentation.name,
     'mean': split.mean,
     'std': split.std,
@@ -190,9 +203,9 @@ def _workload(built, state, plan):
   return arrays | _named('previous', previous)
 
 
-def _result(after):
-  """The averaged model."""
-  return _named('result', after.server.variables)
+def averaged_model(state_after):
+  """The arrays of the result."""
+  return _named('result', state_after.server.variables)
 
 
 def _named(top, variables):

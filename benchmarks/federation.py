@@ -3,8 +3,8 @@
   python -m benchmarks.federation --clients=N --algorithm=NAME [--tier=TIER]
 
 The run and its resumption are processes of their own, so that each has its own peak of
-memory. Every client has EXAMPLES images
-of 8x8; 50 clients are in a round. It prints one JSON line.
+memory. Every client has five images of 8x8; 50 clients are in a round. It prints one
+JSON line.
 """
 
 import argparse
@@ -24,7 +24,9 @@ from moon_jax.core import files
 from moon_jax.data.arrays import make_dataset
 from moon_jax.runner import checkpoint, clock, loop, run_directory
 
-EXAMPLES, COHORT, ROUNDS = 5, 50, 20
+EXAMPLES = 5  # of a client
+COHORT = 50  # clients in a round
+ROUNDS = 20
 
 
 def main() -> None:
@@ -41,16 +43,19 @@ def main() -> None:
     return
   with tempfile.TemporaryDirectory() as folder:
     words = ['-m', 'benchmarks.federation', *sys.argv[1:], f'--workdir={folder}/run']
-    whole, resumed = (
-      processes.run([*words, f'--rounds={rounds}']) for rounds in (ROUNDS, ROUNDS + 1)
-    )
-  resuming = {name: resumed[name] for name in ('restore_seconds', 'peak_memory_bytes')}
-  print(json.dumps(whole | {'resumed': resuming}))
+    report = processes.run([*words, f'--rounds={ROUNDS}'])
+    resumed = processes.run([*words, f'--rounds={ROUNDS + 1}'])
+  report['resumed'] = {
+    'restore_seconds': resumed['restore_seconds'],
+    'peak_memory_bytes': resumed['peak_memory_bytes'],
+  }
+  print(json.dumps(report))
 
 
 def _data(num_clients):
   """Random images; the labels differ, so that there is something to learn."""
-  rng, size = np.random.default_rng(0), EXAMPLES * num_clients
+  rng = np.random.default_rng(0)
+  size = EXAMPLES * num_clients
   images = rng.integers(0, 256, (size, 8, 8), np.uint8)
   labels = np.arange(size) % 10
   test = images[:1000], labels[:1000]
@@ -74,44 +79,47 @@ def _words(options):
 
 
 def _run(options, request):
-  restoring, restore = [], checkpoint.Checkpoints.newest_or
+  restore_seconds = []
+  restore = checkpoint.Checkpoints.newest_or
 
-  def timed(*given):
+  def timed_restore(*arguments):
     begin = time.perf_counter()
     try:
-      return restore(*given)
+      return restore(*arguments)
     finally:
-      restoring.append(time.perf_counter() - begin)
+      restore_seconds.append(time.perf_counter() - begin)
 
-  checkpoint.Checkpoints.newest_or = timed
+  checkpoint.Checkpoints.newest_or = timed_restore
   begin = time.perf_counter()
   with contextlib.redirect_stdout(sys.stderr):
     loop.run(request, load=lambda options: _data(options.num_clients))
-  took = time.perf_counter() - begin
+  seconds = time.perf_counter() - begin
   timings = files.read_lines(request.workdir / run_directory.TIMINGS)[-options.rounds :]
-  mine = timings if options.rounds == ROUNDS else timings[-1:]
+  is_resumed = options.rounds != ROUNDS
+  if is_resumed:
+    timings = timings[-1:]
   # In the first round, and after a save, the device has also waited for other work.
-  usual = [
+  undisturbed = [
     line
-    for before, line in itertools.pairwise(mine)
-    if not before['save_seconds'] and not line['save_seconds']
+    for line_before, line in itertools.pairwise(timings)
+    if not line_before['save_seconds'] and not line['save_seconds']
   ]
 
   def median(*phases):
-    each = [sum(line[f'{phase}_seconds'] for phase in phases) for line in usual]
-    return statistics.median(each) if each else None
+    sums = [sum(line[f'{phase}_seconds'] for phase in phases) for line in undisturbed]
+    return statistics.median(sums) if sums else None
 
   return {
-    'start_seconds': took - sum(clock.time_spent(mine).values()),
+    'start_seconds': seconds - sum(clock.time_spent(timings).values()),
     'plan_seconds': median('pack'),
     'round_seconds': median('train', 'idle'),
     'idle_seconds': median('idle'),
     'store_seconds': median('store'),
     'save_seconds': statistics.median(
-      line['save_seconds'] for line in mine if line['save_seconds']
+      line['save_seconds'] for line in timings if line['save_seconds']
     ),
-    'restore_seconds': restoring[0],
-    'peak_memory_bytes': mine[-1]['peak_memory_bytes'],
+    'restore_seconds': restore_seconds[0],
+    'peak_memory_bytes': timings[-1]['peak_memory_bytes'],
   }
 
 

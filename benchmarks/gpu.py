@@ -52,19 +52,19 @@ def tasks(workload: Workload, details: dict) -> dict[str, Callable[[], list[Row]
   `details` receives what the processes reported.
   """
   end = time.monotonic() + 60 * MINUTES[workload.quick]
-  found = {}
+  measures = {}
   for augmentation, bar in (('crop_flip', 120), ('none', 60)):
     name = f'MOON, {workload.num_rounds} rounds, augmentation {augmentation}'
-    measure = functools.partial(_experiment, workload, augmentation, bar)
-    found[name] = functools.partial(_until, end, name, measure, details)
+    measures[name] = functools.partial(_experiment, workload, augmentation, bar)
   name = 'samples/s, moon_cnn, MOON, crops, ours / PyTorch'
-  measure = functools.partial(_pytorch, workload)
-  found[name] = functools.partial(_until, end, name, measure, details)
+  measures[name] = functools.partial(_pytorch, workload)
   for model, algorithm, form, lanes in _sweeps(workload.quick):
     name = f'{model}, {algorithm}, {form}, {lanes} lanes'
-    measure = functools.partial(_sweep, workload, model, algorithm, form, lanes)
-    found[name] = functools.partial(_until, end, name, measure, details)
-  return found
+    measures[name] = functools.partial(_sweep, workload, model, algorithm, form, lanes)
+  return {
+    name: functools.partial(_until, end, name, measure, details)
+    for name, measure in measures.items()
+  }
 
 
 def _sweeps(quick):
@@ -83,7 +83,8 @@ def _until(end, name, measure, details):
   """The rows of one process, or one that says why there are none."""
 
   def rows(seconds):
-    details[name] = report = measure(seconds=seconds)
+    report = measure(seconds=seconds)
+    details[name] = report
     details.setdefault('device', report['device'])
     return [Row(name, report.pop('text'), report.pop('bar'))]
 
@@ -92,9 +93,13 @@ def _until(end, name, measure, details):
 
 def _experiment(workload, augmentation, bar, *, seconds):
   """The whole experiment, as launch.py runs it."""
-  words = ['-m', 'benchmarks.run', *workload.flags()]
-  words.append(f'--config.num_rounds={workload.num_rounds}')
-  words.append(f'--config.augmentation.name={augmentation}')
+  words = [
+    '-m',
+    'benchmarks.run',
+    *workload.flags(),
+    f'--config.num_rounds={workload.num_rounds}',
+    f'--config.augmentation.name={augmentation}',
+  ]
   report = processes.run(words, seconds=seconds)
   text = (
     f'{report["end_to_end_seconds"]:.0f} s, {report["compile_seconds"]:.0f} of them '
@@ -105,33 +110,55 @@ def _experiment(workload, augmentation, bar, *, seconds):
 
 
 def _pytorch(workload, *, seconds):
-  """One round, beside sequential PyTorch on the same device, one after the other."""
+  """One round, and sequential PyTorch on the same device afterwards."""
   end = time.monotonic() + seconds
+  repeats = f'--repeats={workload.repeats}'
   with tempfile.TemporaryDirectory() as folder:
-    file, repeats = f'{folder}/round.npz', f'--repeats={workload.repeats}'
-    words = ['-m', 'benchmarks.engine', f'--out={file}', repeats, *workload.flags()]
-    ours = processes.run(words, seconds=seconds)
-    words = ['-m', 'benchmarks.pytorch_baseline', f'--workload={file}', repeats]
-    words += ['--algorithm=moon', f'--device={workload.device}']
-    theirs = processes.run(words, seconds=max(1, end - time.monotonic()))
-  speeds = [side['samples_per_second'] for side in (ours, theirs)]
-  text = f'{speeds[0]:,.0f} / {speeds[1]:,.0f} = {speeds[0] / speeds[1]:.1f} '
-  text += f'({theirs["form"]})'
+    file = f'{folder}/round.npz'
+    ours = processes.run(
+      ['-m', 'benchmarks.engine', f'--out={file}', repeats, *workload.flags()],
+      seconds=seconds,
+    )
+    theirs = processes.run(
+      [
+        '-m',
+        'benchmarks.pytorch_baseline',
+        f'--workload={file}',
+        repeats,
+        '--algorithm=moon',
+        f'--device={workload.device}',
+      ],
+      seconds=max(1, end - time.monotonic()),
+    )
+  our_speed, their_speed = ours['samples_per_second'], theirs['samples_per_second']
+  ratio = our_speed / their_speed
+  text = f'{our_speed:,.0f} / {their_speed:,.0f} = {ratio:.1f} ({theirs["form"]})'
   reports = {'device': ours['device'], 'ours': ours, 'pytorch': theirs}
   return reports | {'text': text, 'bar': ''}
 
 
 def _sweep(workload, model, algorithm, form, lanes, *, seconds):
   """One round, and how near it comes to the limit of the device's memory."""
-  words = ['-m', 'benchmarks.engine', f'--repeats={workload.repeats}', '--bytes']
-  words += [*workload.flags(), f'--config.algorithm={algorithm}']
-  words += [f'--config.model={model}', f'--config.execution.convolution={form}']
-  words.append(f'--config.execution.lanes={lanes}')
-  words += [] if model == 'moon_cnn' else ['--config.local_epochs=1']
+  words = [
+    '-m',
+    'benchmarks.engine',
+    f'--repeats={workload.repeats}',
+    '--bytes',
+    *workload.flags(),
+    f'--config.algorithm={algorithm}',
+    f'--config.model={model}',
+    f'--config.execution.convolution={form}',
+    f'--config.execution.lanes={lanes}',
+  ]
+  if model != 'moon_cnn':
+    words.append('--config.local_epochs=1')
   report = processes.run(words, seconds=seconds)
-  rate, device = report['steps_per_second'], report['device']
-  moved = report['step_bytes'] * rate
-  shares = (moved / peak for card, peak in PEAK_BYTES.items() if card in device)
+  bytes_per_second = report['step_bytes'] * report['steps_per_second']
+  shares = [
+    bytes_per_second / peak
+    for card, peak in PEAK_BYTES.items()
+    if card in report['device']
+  ]
   text = (
     f'{report["samples_per_second"]:,.0f} samples/s in {report["lanes"]} lanes, '
     f'{"".join(f"{share:.1%} of the bandwidth, " for share in shares)}'

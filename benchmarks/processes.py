@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -17,7 +17,7 @@ def run(
   words: list[str],
   cores: int | None = None,
   seconds: float | None = None,
-  **environment: str,
+  environment: Mapping[str, str] | None = None,
 ) -> dict:
   """The last line that `python *words` prints, as JSON.
 
@@ -25,9 +25,10 @@ def run(
     words: words of the command, run in the repository's root.
     cores: number of cores that it may use; None: all.
     seconds: time after which it is ended, with subprocess.TimeoutExpired; None: never.
-    **environment: changes of the environment.
+    environment: changes of the environment.
   """
-  with _start(words, cores and range(cores), environment) as process:
+  places = None if cores is None else range(cores)
+  with _start(words, places, environment) as process:
     try:
       return _report(process, seconds)
     except subprocess.TimeoutExpired:
@@ -36,7 +37,10 @@ def run(
 
 
 def seconds_until(
-  path: pathlib.Path, words: list[str], seconds: float, **environment: str
+  path: pathlib.Path,
+  words: list[str],
+  seconds: float,
+  environment: Mapping[str, str],
 ) -> float:
   """From the start of `python *words` on one core until a file has contents.
 
@@ -45,16 +49,16 @@ def seconds_until(
   begin = time.monotonic()
   with _start(words, range(1), environment) as process:
     try:
-      _written(path, process, seconds)
+      _wait_for_file(path, process, seconds)
     except subprocess.TimeoutExpired:
       process.kill()
       raise
-    took = time.monotonic() - begin
+    seconds_of_start = time.monotonic() - begin
     process.communicate()
-  return took
+  return seconds_of_start
 
 
-def _written(path, process, seconds=float('inf')):
+def _wait_for_file(path, process, seconds=float('inf')):
   """Waits until a file that a process writes has contents."""
   end = time.monotonic() + seconds
   while not (path.exists() and path.stat().st_size):
@@ -68,17 +72,19 @@ def _written(path, process, seconds=float('inf')):
 class Turns:
   """Programs that are timed in turn: what disturbs the machine disturbs all of them.
 
-  Each waits for a line before each of its timed rounds, and does nothing meanwhile.
-  They are timed on the same cores, the first ones. Until then each has cores of its
-  own, as long as some are left, and compiles beside the others. It is a context
-  manager, which ends with subprocess.TimeoutExpired after some seconds.
+  Each program waits for a line before each of its timed rounds, and does nothing
+  meanwhile. All are timed on the same cores, the first ones. Until then each program
+  has cores of its own, as long as there are free ones, so that all compile at once. It
+  is a context manager, which ends with subprocess.TimeoutExpired after some seconds.
   """
 
   def __init__(self, repeats: int, seconds: float):
-    self._repeats, self._seconds = repeats, seconds
-    self._processes, self._preparing = {}, {}
+    self._repeats = repeats
+    self._seconds = seconds
+    self._processes = {}  # name -> process
+    self._preparing = {}  # process that is not warm yet -> number of its cores
     self._stack = contextlib.ExitStack()
-    self._late = threading.Event()
+    self._time_is_over = threading.Event()
     self._timer = threading.Timer(seconds, self._end)
 
   def __enter__(self):
@@ -90,11 +96,11 @@ class Turns:
     if error:
       self._kill()
     self._stack.close()
-    if error and self._late.is_set():
+    if error and self._time_is_over.is_set():
       raise subprocess.TimeoutExpired('turns', self._seconds) from error
 
   def _end(self):
-    self._late.set()
+    self._time_is_over.set()
     self._kill()
 
   def _kill(self):
@@ -118,17 +124,17 @@ class Turns:
       writes: a file that it writes, and that is waited for.
       cores: number of cores that it may use.
     """
-    first = sum(self._preparing.values())
-    if first + cores > len(os.sched_getaffinity(0)):
+    first_core = sum(self._preparing.values())
+    if first_core + cores > len(os.sched_getaffinity(0)):
       self.ready()
-      first = 0
+      first_core = 0
     words = [*words, '--turns', f'--repeats={self._repeats}']
-    some = range(first, first + cores)
-    process = self._stack.enter_context(_start(words, some, python=python))
+    places = range(first_core, first_core + cores)
+    process = self._stack.enter_context(_start(words, places, python=python))
     self._processes[name] = process
     self._preparing[process] = cores
     if writes:
-      _written(writes, process)
+      _wait_for_file(writes, process)
 
   def ready(self) -> None:
     """Waits until all are warm, and moves them to the first cores."""
@@ -136,7 +142,7 @@ class Turns:
       self._wait(process)
       for thread in os.listdir(f'/proc/{process.pid}/task'):
         with contextlib.suppress(ProcessLookupError):
-          os.sched_setaffinity(int(thread), _numbers(range(cores)))
+          os.sched_setaffinity(int(thread), _cores_at(range(cores)))
     self._preparing.clear()
 
   def reports(self) -> dict[Hashable, dict]:
@@ -159,13 +165,14 @@ class Turns:
       raise subprocess.CalledProcessError(process.wait(), process.args)
 
 
-def _numbers(cores):
+def _cores_at(places):
   """The cores at some places among those that this process may use."""
-  return sorted(os.sched_getaffinity(0))[cores.start : cores.stop]
+  return sorted(os.sched_getaffinity(0))[places.start : places.stop]
 
 
-def _start(words, cores=None, environment=None, python=sys.executable):
-  allowed = os.sched_getaffinity(0) if cores is None else _numbers(cores)
+def _start(words, places=None, environment=None, python=sys.executable):
+  """Starts a Python on the cores at some places; None: on all."""
+  cores = os.sched_getaffinity(0) if places is None else _cores_at(places)
   return subprocess.Popen(
     [python, *words],
     cwd=ROOT,
@@ -173,7 +180,7 @@ def _start(words, cores=None, environment=None, python=sys.executable):
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     text=True,
-    preexec_fn=lambda: os.sched_setaffinity(0, allowed),
+    preexec_fn=lambda: os.sched_setaffinity(0, cores),
   )
 
 

@@ -64,7 +64,8 @@ class Workload:
   """
 
   def __init__(self, arrays, device='cpu'):
-    clients, self.device = range(int(arrays['num_clients'])), torch.device(device)
+    clients = range(int(arrays['num_clients']))
+    self.device = torch.device(device)
 
     def moved(array):
       return networks.to_theirs(array).to(device)
@@ -112,11 +113,12 @@ class Workload:
     """[B] -> [B, H, W, C] pixels, cropped and flipped if the workload is."""
     if not self.crops:
       return self.images[rows]
-    here = {'device': self.device}
-    down, right = torch.randint(2 * MARGIN + 1, (2, len(rows), 1), **here)
-    flip = torch.rand(len(rows), 1, **here) < 0.5
-    at = torch.arange(self.side, **here)
-    y, x = down + at, right + torch.where(flip, at.flip(0), at)
+    shifts = torch.randint(2 * MARGIN + 1, (2, len(rows), 1), device=self.device)
+    down, right = shifts
+    flip = torch.rand(len(rows), 1, device=self.device) < 0.5
+    places = torch.arange(self.side, device=self.device)
+    y = down + places
+    x = right + torch.where(flip, places.flip(0), places)
     return self.images[rows[:, None, None], y[:, :, None], x[:, None, :]]
 
 
@@ -148,8 +150,8 @@ class Trainer:
     self.workload = workload
     self.algorithm = algorithm
     self.layout = torch.channels_last if channels_last else torch.contiguous_format
-    words = ('contiguous', 'channels last'), ('eager', 'compiled')
-    self.name = f'{words[0][channels_last]}, {words[1][compiled]}'
+    layout_name = 'channels last' if channels_last else 'contiguous'
+    self.name = f'{layout_name}, {"compiled" if compiled else "eager"}'
     self.local, self.received, self.previous = (
       NETWORKS[workload.network](**workload.options).to(
         workload.device, memory_format=self.layout
@@ -173,7 +175,8 @@ class Trainer:
 
     MOON eq. 3. -log(exp(a) / (exp(a) + exp(b))) is written as softplus(b - a).
     """
-    return self.moon_loss_of(images, labels, *self.frozen(images))
+    z_received, z_previous = self.frozen(images)
+    return self.moon_loss_of(images, labels, z_received, z_previous)
 
   def frozen(self, images):
     """[B, C, H, W] -> [B, D], [B, D]: by the received and the previous model."""
@@ -194,11 +197,16 @@ class Trainer:
     load(self.local.train(), workload.received)
     if self.algorithm != 'fedavg':
       load(self.previous, workload.previous[client])
-    known = self.known(batches) if self.algorithm == 'moon_once' else None
+    is_once = self.algorithm == 'moon_once'
+    representations = self.representations(batches) if is_once else None
     optimizer = torch.optim.SGD(self.local.parameters(), **workload.sgd)
     for rows in batches:
-      given = () if known is None else known[:, rows]
-      loss = self.loss(self.images(rows), workload.labels[rows], *given)
+      images, labels = self.images(rows), workload.labels[rows]
+      if is_once:
+        z_received, z_previous = representations[:, rows]
+        loss = self.loss(images, labels, z_received, z_previous)
+      else:
+        loss = self.loss(images, labels)
       optimizer.zero_grad(set_to_none=True)
       loss.backward()
       optimizer.step()
@@ -210,22 +218,26 @@ class Trainer:
     images = self.workload.batch(rows).permute(0, 3, 1, 2)
     return images.contiguous(memory_format=self.layout)
 
-  def known(self, batches):
+  def representations(self, batches):
     """[2, M, D]: what the frozen networks make of the rows in some batches."""
-    every = torch.unique(torch.cat(batches))
-    found = [torch.stack(self.frozen(self.images(r))) for r in every.split(BATCH)]
-    known = found[0].new_zeros(2, len(self.workload.labels), found[0].shape[-1])
-    known[:, every] = torch.cat(found, 1)
-    return known
+    used_rows = torch.unique(torch.cat(batches))
+    z = torch.cat(
+      [torch.stack(self.frozen(self.images(rows))) for rows in used_rows.split(BATCH)],
+      dim=1,
+    )
+    z_of_rows = z.new_zeros(2, len(self.workload.labels), z.shape[-1])
+    z_of_rows[:, used_rows] = z
+    return z_of_rows
 
   def round(self):
     """Trains every client in turn; returns the weighted mean, path -> tensor."""
     load(self.received, self.workload.received)
-    mean = {path: torch.zeros_like(v) for path, v in self.workload.received.items()}
+    received = self.workload.received
+    mean = {path: torch.zeros_like(tensor) for path, tensor in received.items()}
     for client, batches in enumerate(self.workload.batches):
       self.train(client, batches)
-      for path, value in networks.leaves(self.local).items():
-        mean[path].add_(value, alpha=self.workload.weights[client])
+      for path, tensor in networks.leaves(self.local).items():
+        mean[path].add_(tensor, alpha=self.workload.weights[client])
     return mean
 
   def warm_up(self):
@@ -238,12 +250,12 @@ class Trainer:
   def step_seconds(self, seconds=0.7):
     """Median time of a step on the largest batch, measured for some seconds."""
     largest = max(itertools.chain(*self.workload.batches), key=len)
-    found = []
-    while sum(found) < seconds:
+    steps = []
+    while sum(steps) < seconds:
       start = time.perf_counter()
       self.train(0, [largest])
-      found.append(time.perf_counter() - start)
-    return float(np.median(found))
+      steps.append(time.perf_counter() - start)
+    return float(np.median(steps))
 
 
 def fastest(workload, algorithm, forms):
@@ -252,33 +264,37 @@ def fastest(workload, algorithm, forms):
   Compiling may take a minute, and is tried in the layout that is faster without. All
   are timed in turn, thrice: what else the machine does should not choose.
   """
-  tried, chosen, layouts = {}, [], (True, False)
+  step_seconds = {}  # trainer -> seconds
 
-  def best(trainers):
+  def fastest_of(trainers):
     for trainer in trainers:
-      if trainer not in tried:
+      if trainer not in step_seconds:
         trainer.warm_up()
-        tried[trainer] = math.inf
+        step_seconds[trainer] = math.inf
     for trainer in 3 * trainers:
-      tried[trainer] = min(tried[trainer], trainer.step_seconds())
-    return [min(trainers, key=tried.get)]
+      step_seconds[trainer] = min(step_seconds[trainer], trainer.step_seconds())
+    return min(trainers, key=step_seconds.get)
 
-  def made(channels_last, compiled):
-    words = {'channels_last': channels_last, 'compiled': compiled}
-    return Trainer(workload, algorithm=algorithm, **words)
+  def make_trainer(channels_last, compiled):
+    return Trainer(
+      workload, algorithm=algorithm, channels_last=channels_last, compiled=compiled
+    )
 
+  trainer = None
+  layouts = (True, False)
   if False in forms:
-    chosen = best([made(layout, False) for layout in layouts])
-    layouts = [chosen[0].layout == torch.channels_last]
+    trainer = fastest_of([make_trainer(layout, False) for layout in layouts])
+    layouts = (trainer.layout == torch.channels_last,)
   if True in forms:
     try:
-      chosen = best([*chosen, *(made(layout, True) for layout in layouts)])
+      compiled = [make_trainer(layout, True) for layout in layouts]
+      trainer = fastest_of([trainer, *compiled] if trainer else compiled)
     except Exception as error:  # a fault of torch.compile: the eager form counts
-      if not chosen:
+      if not trainer:
         raise
       print(f'torch.compile failed: {error}', file=sys.stderr)
-  [trainer] = chosen
-  return trainer, {one.name: seconds for one, seconds in tried.items()}
+  seconds_by_name = {tried.name: seconds for tried, seconds in step_seconds.items()}
+  return trainer, seconds_by_name
 
 
 def parse_flags():
@@ -309,7 +325,7 @@ def main():
     workload = Workload(dict(file), flags.device)
   compiler = shutil.which(os.environ.get('CXX', 'g++')) is not None
   forms = {False, compiler} if flags.compile is None else {flags.compile}
-  trainer, tried = fastest(workload, flags.algorithm, forms)
+  trainer, step_seconds = fastest(workload, flags.algorithm, forms)
 
   seconds = []
   for _ in range(flags.repeats):
@@ -329,7 +345,7 @@ def main():
     'threads': torch.get_num_threads(),
     'torch': torch.__version__,
     'form': trainer.name,
-    'step_seconds': tried,
+    'step_seconds': step_seconds,
   }
   print(json.dumps(report))
 

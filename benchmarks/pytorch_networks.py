@@ -109,8 +109,9 @@ def encoder_layer(width, heads, feedforward, dropout=0.0):
 class ConvNorm(nn.Module):
   def __init__(self, inputs, outputs, size, stride=1, groups=1):
     super().__init__()
-    given, how = (inputs, outputs, size, stride, size // 2), {'groups': groups}
-    self.conv = nn.Conv2d(*given, bias=False, **how)
+    self.conv = nn.Conv2d(
+      inputs, outputs, size, stride, padding=size // 2, groups=groups, bias=False
+    )
     self.norm = nn.BatchNorm2d(outputs)
 
   def forward(self, x):
@@ -212,8 +213,8 @@ class MobileNetV2(nn.Module):
     for stage, (expansion, outputs, count, stride) in enumerate(stages, 1):
       for i in range(count):
         name = f'stage{stage}_block{i + 1}'
-        given = inputs, outputs, expansion, 1 if i else stride
-        setattr(self, name, InvertedResidual(*given))
+        block = InvertedResidual(inputs, outputs, expansion, 1 if i else stride)
+        setattr(self, name, block)
         self.blocks.append(name)
         inputs = outputs
     self.last, self.classifier = ConvNorm(inputs, 1280, 1), nn.Linear(1280, classes)

@@ -7,7 +7,13 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-  """A line of the table."""
+  """A line of the table.
+
+  Attributes:
+    measured: what was measured.
+    value: the result, in words.
+    bar: what was aimed at, in words; '' without an aim.
+  """
 
   measured: str
   value: str
@@ -15,16 +21,16 @@ class Row(NamedTuple):
 
 
 def until(end: float, name: str, measure: Callable) -> list[Row]:
-  """The rows that measure(seconds left) finds, or one that says why there are none.
+  """The rows that measure(seconds=...) returns, or one that says why there are none.
 
   end: on time.monotonic's clock.
   """
-  left = end - time.monotonic()
-  if left <= 0:
+  seconds_left = end - time.monotonic()
+  if seconds_left <= 0:
     return [Row(name, 'not run: the minutes were over', '')]
   try:
-    return list(measure(seconds=left))
+    return list(measure(seconds=seconds_left))
   except subprocess.TimeoutExpired:
-    return [Row(name, f'not run to its end in the {left:.0f} s that were left', '')]
+    return [Row(name, f'not run to its end in the {seconds_left:.0f} s left', '')]
   except subprocess.CalledProcessError as error:
     return [Row(name, f'failed with exit code {error.returncode}', '')]

@@ -25,9 +25,9 @@ def main() -> None:
   """Runs, then reads what the run recorded."""
   compiled = []
 
-  def listen(event, duration, **about):
+  def listen(event, duration, **metadata):
     if event == _COMPILED:
-      compiled.append((about.get('fun_name', ''), duration))
+      compiled.append((metadata.get('fun_name', ''), duration))
 
   jax.monitoring.register_event_duration_secs_listener(listen)
   with tempfile.TemporaryDirectory() as folder:
@@ -40,15 +40,18 @@ def main() -> None:
     rounds = files.read_lines(workdir / run_directory.METRICS)
     timings = files.read_lines(workdir / run_directory.TIMINGS)
     summary = files.read_json(workdir / run_directory.SUMMARY)
-  busy = sum(line['train_seconds'] + line['evaluate_seconds'] for line in timings)
-  # A save counts in the idle time of the next round, and the last save has none.
-  other = sum(line['idle_seconds'] for line in timings) + timings[-1]['save_seconds']
+  busy_seconds = sum(
+    line['train_seconds'] + line['evaluate_seconds'] for line in timings
+  )
+  # A save counts in the idle time of the next round; after the last save comes none.
+  other_seconds = sum(line['idle_seconds'] for line in timings)
+  other_seconds += timings[-1]['save_seconds']
   cohorts = [line['num_examples'] for line in rounds]
   report = {
     'device': jax.devices()[0].device_kind,
     'end_to_end_seconds': end_to_end,
-    'seconds': busy + other,
-    'other_seconds': other,
+    'seconds': busy_seconds + other_seconds,
+    'other_seconds': other_seconds,
     'train_seconds': sum(line['train_seconds'] for line in timings),
     'samples': sum(cohorts),
     'round_compilations': sum('run_round' in name for name, _ in compiled),

@@ -18,34 +18,41 @@ def tasks(quick: bool, details: dict) -> dict[str, Callable[[], list[Row]]]:
 
 def _rows(algorithm, sizes, details):
   words = ['-m', 'benchmarks.federation', f'--algorithm={algorithm}']
-  rows, first = [], None
+  rows = []
+  report_of_first_size = None
   for size in sizes:
-    found = processes.run([*words, f'--clients={size}'])
-    first = first or found
+    report = processes.run([*words, f'--clients={size}'])
+    report_of_first_size = report_of_first_size or report
     name = f'{algorithm}, {size:,} clients'
-    details[name] = found
-    bars = {'': '', 'memory': ''}
-    if size == 10**6:
-      bars = {'': 'start 30 s, store 20 ms, round 1.2 times', 'memory': '2.5 GB'}
+    details[name] = report
+    is_largest = size == _CLIENTS[-1]
     rows += [
-      Row(name, _told(found, first), bars['']),
-      Row(f'{name}: peak of memory', _memory(found), bars['memory']),
+      Row(
+        measured=name,
+        value=_seconds(report, report_of_first_size),
+        bar='start 30 s, store 20 ms, round 1.2 times' if is_largest else '',
+      ),
+      Row(
+        measured=f'{name}: peak of memory',
+        value=_memory(report),
+        bar='2.5 GB' if is_largest else '',
+      ),
     ]
   return rows
 
 
-def _told(found, first):
-  milliseconds = {name: 1000 * found[f'{name}_seconds'] for name in ('plan', 'store')}
-  ratio = found['round_seconds'] / first['round_seconds']
-  idle = found['idle_seconds'] / found['round_seconds']
+def _seconds(report, report_of_first_size):
+  ratio = report['round_seconds'] / report_of_first_size['round_seconds']
+  idle = report['idle_seconds'] / report['round_seconds']
   return (
-    f'start {found["start_seconds"]:.1f} s, plan {milliseconds["plan"]:.1f} ms, '
-    f'store {milliseconds["store"]:.1f} ms, round {ratio:.2f} times the first '
-    f'({idle:.0%} idle), save {found["save_seconds"]:.2f} s, '
-    f'restore {found["resumed"]["restore_seconds"]:.2f} s'
+    f'start {report["start_seconds"]:.1f} s, plan {1000 * report["plan_seconds"]:.1f} '
+    f'ms, store {1000 * report["store_seconds"]:.1f} ms, round {ratio:.2f} times the '
+    f'first ({idle:.0%} idle), save {report["save_seconds"]:.2f} s, '
+    f'restore {report["resumed"]["restore_seconds"]:.2f} s'
   )
 
 
-def _memory(found):
-  peaks = (found['peak_memory_bytes'], found['resumed']['peak_memory_bytes'])
-  return '{:.2f} GB, resumed {:.2f} GB'.format(*(peak / 1e9 for peak in peaks))
+def _memory(report):
+  peak = report['peak_memory_bytes'] / 1e9
+  peak_of_resumed = report['resumed']['peak_memory_bytes'] / 1e9
+  return f'{peak:.2f} GB, resumed {peak_of_resumed:.2f} GB'

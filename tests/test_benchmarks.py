@@ -22,30 +22,31 @@ def test_the_gpu_suite_without_a_gpu_ends_with_a_line(monkeypatch, capsys):
   with pytest.raises(SystemExit) as ended:
     suites.main()
   assert ended.value.code == ExitCode.USAGE
-  told = '--suite=gpu needs a GPU that JAX can use; see docs/gpu.md.\n'
-  assert capsys.readouterr().err == told
+  error = '--suite=gpu needs a GPU that JAX can use; see docs/gpu.md.\n'
+  assert capsys.readouterr().err == error
 
 
 def test_what_the_minutes_leave_no_time_for_is_left_out():
-  workload = gpu.Workload('', 640, 2, 1, quick=True, device='cpu')
-  details = {}
-  measured = gpu._until(0, 'a row', None, details)
-  assert measured == [Row('a row', 'not run: the minutes were over', '')]
-  both = (workload._replace(quick=quick) for quick in (True, False))
-  quick, whole = (list(gpu.tasks(one, {})) for one in both)
-  assert whole[: len(quick)] == quick
+  rows = gpu._until(0, 'a row', measure=None, details={})
+  assert rows == [Row('a row', 'not run: the minutes were over', '')]
+  quick_workload = gpu.Workload('', 640, 2, 1, quick=True, device='cpu')
+  quick_tasks = list(gpu.tasks(quick_workload, {}))
+  all_tasks = list(gpu.tasks(quick_workload._replace(quick=False), {}))
+  assert all_tasks[: len(quick_tasks)] == quick_tasks
 
 
 def test_a_row_is_written_before_the_next_is_measured(tmp_path, capsys):
-  path, seen = tmp_path / 'results.json', []
+  path = tmp_path / 'results.json'
+  rows_before_the_second = []
 
-  def second():
-    seen.extend(json.loads(path.read_text())['rows'])
+  def measure_second():
+    rows_before_the_second.extend(json.loads(path.read_text())['rows'])
     assert 'a: 1' in capsys.readouterr().out
     return [Row('b', '2', '')]
 
-  suites.measure({'first': lambda: [Row('a', '1', '')], 'second': second}, path, {})
-  assert seen == [{'measured': 'a', 'value': '1', 'bar': ''}]
+  tasks = {'first': lambda: [Row('a', '1', '')], 'second': measure_second}
+  suites.measure(tasks, path, {})
+  assert rows_before_the_second == [{'measured': 'a', 'value': '1', 'bar': ''}]
   assert [row['measured'] for row in json.loads(path.read_text())['rows']] == ['a', 'b']
 
 
@@ -53,13 +54,15 @@ def test_queues_of_clients_leave_few_steps_to_filler():
   assert 0.95 <= float(cpu._utilisation().value) <= 1
 
 
-def test_the_cpu_suite_measures_each_network_beside_pytorch():
-  quick, whole = (list(cpu.tasks('', 1, quick, {})) for quick in (True, False))
+def test_the_cpu_suite_measures_each_network_against_pytorch():
+  all_tasks = list(cpu.tasks('', 1, False, {}))
   for model in ('moon_cnn', 'dco_cnn', 'cnn_transformer', 'resnet18'):
     # Crops of the larger networks come last: they are left out when time is up.
-    first, crops = (f'{model}, moon, {kind}, 1 core' for kind in ('none', 'crop_flip'))
-    assert whole.index(first) < whole.index(crops)
-    assert {first, crops} <= set(quick) or model != 'moon_cnn'
+    plain, crops = (f'{model}, moon, {name}, 1 core' for name in ('none', 'crop_flip'))
+    assert all_tasks.index(plain) < all_tasks.index(crops)
+  quick_tasks = cpu.tasks('', 1, True, {})
+  assert {name.partition(',')[0] for name in quick_tasks} == {'moon_cnn'}
+  assert 'moon_cnn, moon, crop_flip, 1 core' in quick_tasks
 
 
 # --- what is counted, and the baseline's model ------------------------------------
@@ -67,12 +70,19 @@ def test_the_cpu_suite_measures_each_network_beside_pytorch():
 
 def write_images(path, num_train, side, levels):
   """An .npz file of random pixels with `levels` values from 0 to 255; 10 classes."""
-  arrays, rng = {}, np.random.default_rng(0)
-  for split, count in (('train', num_train), ('test', 10)):
+  rng = np.random.default_rng(0)
+
+  def pixels(count):
     drawn = rng.integers(0, levels, (count, side, side, 3)) * (255 // (levels - 1))
-    arrays[f'{split}_x'] = drawn.astype(np.uint8)
-    arrays[f'{split}_y'] = np.arange(count) % 10
-  np.savez(path, **arrays)
+    return drawn.astype(np.uint8)
+
+  np.savez(
+    path,
+    train_x=pixels(num_train),
+    train_y=np.arange(num_train) % 10,
+    test_x=pixels(10),
+    test_y=np.arange(10),
+  )
 
 
 @pytest.fixture(scope='module')
@@ -82,34 +92,45 @@ def images(tmp_path_factory):
   return path
 
 
-def flags(images, model, *more):
-  words = ['data.source=npz', f'data.path={images}', f'model={model}', 'num_clients=2']
-  words += ['partition.name=iid', 'partition.min_size=1', 'batch_size=8']
-  return [f'--config.{word}' for word in (*words, 'local_epochs=2')] + list(more)
+def flags(images, changes):
+  """The flags of two clients with these images."""
+  knobs = {
+    'data.source': 'npz',
+    'data.path': images,
+    'num_clients': 2,
+    'partition.name': 'iid',
+    'partition.min_size': 1,
+    'batch_size': 8,
+    'local_epochs': 2,
+  }
+  return [f'--config.{name}={value}' for name, value in (knobs | changes).items()]
 
 
-def step_flops(images, *more):
-  sizes = '--config.mlp.width=64', '--config.mlp.representation=16'
-  built = experiment.build(cli.parse(flags(images, 'mlp', *sizes, *more)).config)
+def step_flops(images, changes):
+  network = {'model': 'mlp', 'mlp.width': 64, 'mlp.representation': 16}
+  words = flags(images, network | changes)
+  built = experiment.build(cli.parse(words).config)
   return engine._step_flops(built, experiment.initial_state(built))
 
 
 def test_frozen_networks_count_in_each_step_that_runs_them(images):
-  crops = '--config.augmentation.name=crop_flip'
-  per_step = {n: step_flops(images, f'--config.local_epochs={n}') for n in (2, 4)}
-  once = 4 * (per_step[2] - per_step[4])  # both frozen networks, on one batch
+  of_two_epochs = step_flops(images, {'local_epochs': 2})
+  of_four_epochs = step_flops(images, {'local_epochs': 4})
+  of_frozen_networks = 4 * (of_two_epochs - of_four_epochs)  # both, on one batch
   products = 32 * 32 * 3 * 64 + 64 * 64 + 64 * 16
-  assert once == pytest.approx(2 * 8 * 2 * products, rel=0.05)
-  augmented = step_flops(images, crops)
-  assert augmented == pytest.approx(per_step[2] + once / 2, rel=1e-3)
+  assert of_frozen_networks == pytest.approx(2 * 8 * 2 * products, rel=0.05)
+  augmented = step_flops(images, {'augmentation.name': 'crop_flip'})
+  assert augmented == pytest.approx(of_two_epochs + of_frozen_networks / 2, rel=1e-3)
   # In one epoch each representation is looked up once, so none is kept.
-  assert step_flops(images, '--config.local_epochs=1') == pytest.approx(augmented)
+  of_one_epoch = step_flops(images, {'local_epochs': 1})
+  assert of_one_epoch == pytest.approx(augmented)
 
 
-def program(*words):
-  done = launch(ROOT, program=['-m', *words], OPENBLAS_NUM_THREADS='1')
-  assert done.returncode == 0, done.stderr
-  return json.loads(done.stdout.splitlines()[-1])
+def report_of(module, words):
+  """What a program of the benchmarks prints."""
+  process = launch(ROOT, program=['-m', module, *words], OPENBLAS_NUM_THREADS='1')
+  assert process.returncode == 0, process.stderr
+  return json.loads(process.stdout.splitlines()[-1])
 
 
 with_torch = pytest.mark.skipif(
@@ -122,23 +143,33 @@ with_torch = pytest.mark.skipif(
 @pytest.mark.parametrize('algorithm', ['fedavg', 'moon', 'moon_once'])
 @pytest.mark.parametrize('model', ['moon_cnn', 'dco_cnn'])
 def test_pytorch_ends_with_the_same_averaged_model(images, tmp_path, model, algorithm):
-  file, result = tmp_path / 'round.npz', tmp_path / 'result.npz'
-  more = f'--config.algorithm={algorithm.removesuffix("_once")}'
-  words = '--repeats=1', f'--out={file}', *flags(images, model, more)
-  program('benchmarks.engine', *words)
-  words = f'--workload={file}', f'--out={result}', f'--algorithm={algorithm}'
-  told = program('benchmarks.pytorch_baseline', *words, '--repeats=1', '--no-compile')
-  assert len(told['step_seconds']) == 2
-  with np.load(file) as ours, np.load(result) as theirs:
-    assert_same_average(dict(ours), dict(theirs), 1e-3)
+  file = tmp_path / 'round.npz'
+  averaged_file = tmp_path / 'averaged.npz'
+  our_algorithm = algorithm.removesuffix('_once')
+  words = flags(images, {'model': model, 'algorithm': our_algorithm})
+  report_of('benchmarks.engine', ['--repeats=1', f'--out={file}', *words])
+  report = report_of(
+    'benchmarks.pytorch_baseline',
+    [
+      f'--workload={file}',
+      f'--out={averaged_file}',
+      f'--algorithm={algorithm}',
+      '--repeats=1',
+      '--no-compile',
+    ],
+  )
+  assert len(report['step_seconds']) == 2
+  with np.load(file) as ours, np.load(averaged_file) as theirs:
+    assert_same_average(dict(ours), dict(theirs), max_difference=1e-3)
 
 
-def assert_same_average(ours, theirs, bound):
-  """ours: as `benchmarks.engine` writes it; bound: of the way a leaf went."""
+def assert_same_average(ours, theirs, max_difference):
+  """ours: as `benchmarks.engine` writes it; the difference is of a leaf's movement."""
   assert set(theirs) == {
     name.removeprefix('result/') for name in ours if name.startswith('result/')
   }
   for name, mean in theirs.items():
     start, end = ours[f'received/{name}'], ours[f'result/{name}']
-    off, moved = np.linalg.norm(mean - end), np.linalg.norm(end - start)
-    assert off <= bound * (moved + 1e-3), (name, off, moved)
+    difference = np.linalg.norm(mean - end)
+    movement = np.linalg.norm(end - start)
+    assert difference <= max_difference * (movement + 1e-3), name

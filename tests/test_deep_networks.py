@@ -11,12 +11,11 @@ from moon_jax.config import cli, flatten
 from tests.test_benchmarks import assert_same_average, flags, with_torch, write_images
 
 
-def a_round(config):
+def arrays_of_a_round(config):
   """The engine's round, computed in float64, as `benchmarks.engine` writes it."""
 
-  def wide(tree):
-    types = {np.float32: np.float64}
-    return jax.tree.map(lambda x: x.astype(types.get(x.dtype.type, x.dtype)), tree)
+  def to_float64(leaf):
+    return leaf.astype(np.float64) if leaf.dtype == np.float32 else leaf
 
   built = experiment.build(config)
   network = models.make(
@@ -29,14 +28,17 @@ def a_round(config):
   )
   # Mean 0 and deviation 1 leave the images as they are; else both sides round
   # otherwise.
-  plain = built.data.train.examples._replace(mean=np.zeros(3), std=np.ones(3))
-  train = built.data.train._replace(examples=plain)
+  examples = built.data.train.examples._replace(mean=np.zeros(3), std=np.ones(3))
+  train = built.data.train._replace(examples=examples)
   built = built._replace(network=network, data=built.data._replace(train=train))
-  state, plan = wide(engine._begun(built)), built.planner.plan(0)
+  state = jax.tree.map(to_float64, engine.state_with_previous_models(built))
+  plan = built.planner.plan(0)
   inputs = programs.round_inputs(built, 0, plan)
   run = programs.lower_programs(built, state, inputs, donate=False)[0].compile()
-  after, _ = run(state, *inputs, built.data.train)
-  arrays = engine._workload(built, state, plan) | engine._result(after)
+  traced_plan, scalars = inputs
+  state_after, _ = run(state, traced_plan, scalars, built.data.train)
+  arrays = engine.workload_arrays(built, state, plan)
+  arrays |= engine.averaged_model(state_after)
   return {name: np.array(array) for name, array in arrays.items()}
 
 
@@ -54,33 +56,38 @@ def test_deep_networks_end_with_the_same_averaged_model(tmp_path, model, algorit
   file = tmp_path / 'images.npz'
   side, epochs = {'cnn_transformer': (32, 2), 'resnet18': (16, 1)}[model]
   write_images(file, 12, side, 2)  # of 0 and 255
-  more = [
-    f'--config.algorithm={algorithm}',
-    '--config.batch_size=4',  # of 6: the second one has 2 and filler
-    f'--config.local_epochs={epochs}',
-    '--config.execution.devices=1',
-    '--config.execution.lanes=1',
+  knobs = {
+    'model': model,
+    'algorithm': algorithm,
+    'batch_size': 4,  # of 6: the second one has 2 and filler
+    'local_epochs': epochs,
+    'execution.devices': 1,
+    'execution.lanes': 1,
     # float32 holds these numbers exactly.
-    '--config.optimizer.learning_rate=0.0078125',
-    '--config.optimizer.momentum=0.875',
-    '--config.optimizer.weight_decay=0.015625',
-  ]
+    'optimizer.learning_rate': 0.0078125,
+    'optimizer.momentum': 0.875,
+    'optimizer.weight_decay': 0.015625,
+  }
   if model == 'cnn_transformer':
-    more += [
-      f'--config.cnn_transformer.{knob}'
-      for knob in ('dropout=0', 'layers=1', 'heads=4', 'feedforward=64')
-    ]
-  config = cli.parse(flags(file, model, *more)).config
+    knobs |= {
+      'cnn_transformer.dropout': 0,
+      'cnn_transformer.layers': 1,
+      'cnn_transformer.heads': 4,
+      'cnn_transformer.feedforward': 64,
+    }
+  config = cli.parse(flags(file, knobs)).config
   with jax.enable_x64(True), jax.numpy_dtype_promotion('standard'):
-    ours = a_round(config)
+    ours = arrays_of_a_round(config)
   torch.set_default_dtype(torch.float64)
   try:
     workload = pytorch_baseline.Workload(ours)
     workload.images = workload.images.double()
-    made = {'channels_last': False, 'compiled': False}
-    mean = pytorch_baseline.Trainer(workload, algorithm=algorithm, **made).round()
+    trainer = pytorch_baseline.Trainer(
+      workload, algorithm=algorithm, channels_last=False, compiled=False
+    )
+    mean = trainer.round()
   finally:
     torch.set_default_dtype(torch.float32)
-  theirs = {path: pytorch_networks.to_ours(value) for path, value in mean.items()}
+  theirs = {path: pytorch_networks.to_ours(tensor) for path, tensor in mean.items()}
   assert [len(rows) for rows in workload.batches[0]] == [4, 2] * epochs
-  assert_same_average(ours, theirs, 1e-9)
+  assert_same_average(ours, theirs, max_difference=1e-9)

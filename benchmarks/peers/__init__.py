@@ -1,1 +1,1 @@
-"""The engine beside other simulators, each in a virtual environment of its own."""
+"""The engine against other simulators, each in a virtual environment of its own."""

@@ -1,4 +1,4 @@
-"""Times the engine beside another simulator, in turn, on one core, and prints the row.
+"""Times the engine and another simulator, in turn, on one core, and prints a row.
 
   python -m benchmarks.peers --peer=pfl --python=PATH --data-dir=DIR [--repeats=N]
     [--out=FILE]
@@ -11,11 +11,12 @@ import json
 import pathlib
 import tempfile
 
-from benchmarks import beside, processes
+import numpy as np
+
+from benchmarks import against_pytorch, processes
 
 # The peers' models have no momentum and no weight decay by default.
 _PLAIN = ('--config.optimizer.momentum=0', '--config.optimizer.weight_decay=0')
-_NETWORK = 'moon_cnn'
 # For each peer: the name of a row -> the arguments of its script.
 _FORMS = {
   'pfl': {'pfl': [], 'pfl, compiled': ['--compile']},
@@ -33,28 +34,31 @@ def main() -> None:
   parser.add_argument('--repeats', type=int, default=7)
   parser.add_argument('--out', type=pathlib.Path)
   options = parser.parse_args()
-  given = options.data_dir, 'fedavg', 'none', _NETWORK, beside.MANY_USERS
-  words = [*beside.flags(*given), *_PLAIN]
+  flags = against_pytorch.flags(
+    options.data_dir, 'fedavg', setting=against_pytorch.MANY_USERS
+  )
   with (
     tempfile.TemporaryDirectory() as folder,
     processes.Turns(options.repeats, seconds=600) as turns,
   ):
     file = f'{folder}/round.npz'
-    turns.add('ours', ['-m', 'benchmarks.engine', f'--out={file}', *words])
+    turns.add('ours', ['-m', 'benchmarks.engine', f'--out={file}', *flags, *_PLAIN])
     turns.ready()  # the file has its result
-    theirs = ['-m', f'benchmarks.peers.{options.peer}_round', f'--workload={file}']
-    for form, more in _FORMS[options.peer].items():
-      turns.add(form, [*theirs, *more], options.python)
+    script = f'benchmarks.peers.{options.peer}_round'
+    for form, arguments in _FORMS[options.peer].items():
+      words = ['-m', script, f'--workload={file}', *arguments]
+      turns.add(form, words, python=options.python)
     reports = turns.reports()
   ours = reports['ours']['seconds']
   for name, report in reports.items():
-    ratios = sorted(b / a for a, b in zip(ours, report['seconds'], strict=True))
-    print(
+    ratios = np.divide(report['seconds'], ours)
+    line = (
       f'{name}: {report["samples_per_second"]:,.0f} samples/s; ours is '
-      f'{ratios[len(ratios) // 2]:.2f} times as fast ({ratios[0]:.2f} to '
-      f'{ratios[-1]:.2f})'
-      + (f'; models differ by {report["difference"]:.1e}' if name != 'ours' else '')
+      f'{np.median(ratios):.2f} times as fast ({min(ratios):.2f} to {max(ratios):.2f})'
     )
+    if name != 'ours':
+      line += f'; models differ by {report["difference"]:.1e}'
+    print(line)
   if options.out:
     options.out.write_text(json.dumps(reports, indent=1))
 

@@ -66,7 +66,7 @@ def main() -> None:
   for _ in range(1 + options.repeats):
     state, _ = jax.block_until_ready(algorithm.apply(state, users))
     timed.ended(functools.partial(named, state.params))
-  timed.tell()
+  timed.print_report()
 
 
 def federation(arrays):

@@ -32,11 +32,13 @@ def main() -> None:
   options = rounds.parser().parse_args()
   with np.load(options.workload) as file:
     arrays = dict(file)
-  timed, network = rounds.Rounds(arrays, options.turns), networks.MoonCnn()
+  timed = rounds.Rounds(arrays, options.turns)
+  network = networks.MoonCnn()
   with torch.no_grad():
     load(network, Workload(arrays).received)
   server, client = ServerApp(), ClientApp()
-  num_users, found = int(arrays['num_clients']), []
+  num_users = int(arrays['num_clients'])
+  metrics_of_rounds = []
 
   @server.main()
   def serve(grid, context):
@@ -47,7 +49,7 @@ def main() -> None:
     )
     received = ArrayRecord(network.state_dict())
     result = strategy.start(grid, received, 1 + options.repeats, evaluate_fn=ended)
-    found.extend(result.train_metrics_clientapp.values())
+    metrics_of_rounds.extend(result.train_metrics_clientapp.values())
 
   def ended(index, averaged):
     def read():
@@ -59,11 +61,11 @@ def main() -> None:
 
   @client.train()
   def train(message, context):
-    # Imported by name: pickled with this function, `fit` would not keep what it has
-    # read.
-    from benchmarks.peers.flower_round import fit
+    # Imported by name: pickled with this function, `train_user` would not keep what it
+    # has read.
+    from benchmarks.peers.flower_round import train_user
 
-    return Message(fit(options.workload, message, context), reply_to=message)
+    return Message(train_user(options.workload, message, context), reply_to=message)
 
   run_simulation(
     server,
@@ -75,9 +77,10 @@ def main() -> None:
     },
   )
   # Flower goes on without a user that fails.
-  if [told['users'] for told in found] != [num_users] * (1 + options.repeats):
-    raise RuntimeError(f'{found}: not {num_users} users in each round')
-  timed.tell()
+  users_of_rounds = [metrics['users'] for metrics in metrics_of_rounds]
+  if users_of_rounds != [num_users] * (1 + options.repeats):
+    raise RuntimeError(f'{users_of_rounds}: not {num_users} users in each round')
+  timed.print_report()
 
 
 def counted(replies, key):
@@ -85,9 +88,10 @@ def counted(replies, key):
   return MetricRecord({'users': len(replies)})
 
 
-def fit(path, message, context):
+def train_user(path, message, context):
   """One user's round: what it sends back."""
-  trainer, user = trainer_of(path), int(context.node_config['partition-id'])
+  trainer = trainer_of(path)
+  user = int(context.node_config['partition-id'])
   state = message.content['arrays'].to_torch_state_dict()
   trainer.local.load_state_dict(state)
   trainer.workload.received = {

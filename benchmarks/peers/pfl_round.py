@@ -60,7 +60,8 @@ def main() -> None:
   torch.set_num_threads(1)
   with np.load(options.workload) as file:
     arrays = dict(file)
-  work, network = Workload(arrays), Network()
+  work = Workload(arrays)
+  network = Network()
   timed = rounds.Rounds(arrays, options.turns)
   with torch.no_grad():
     load(network, work.received)
@@ -70,12 +71,12 @@ def main() -> None:
     central_optimizer=torch.optim.SGD(network.parameters(), lr=1.0),
     use_torch_compile=options.compile,
   )
-  users, size = federation(work), len(work.batches)
+  users = federation(work)
   FederatedAveraging().run(
     NNAlgorithmParams(
       central_num_iterations=1 + options.repeats,
       evaluation_frequency=10**6,
-      train_cohort_size=size,
+      train_cohort_size=len(work.batches),
       val_cohort_size=0,
     ),
     SimulatedBackend(users, users, postprocessors=[WeightByDatapoints()]),
@@ -88,7 +89,7 @@ def main() -> None:
     NNEvalHyperParams(500),
     callbacks=[Timer(network, timed)],
   )
-  timed.tell()
+  timed.print_report()
 
 
 def federation(work: Workload) -> FederatedDataset:

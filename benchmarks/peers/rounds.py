@@ -27,8 +27,11 @@ class Rounds:
   """
 
   def __init__(self, arrays: Mapping[str, np.ndarray], turns: bool):
-    self._arrays, self._turns = arrays, turns
-    self._seconds, self._begin, self._difference = [], None, None
+    self._arrays = arrays
+    self._turns = turns
+    self._seconds = []  # of each timed round
+    self._begin = None  # of the current round; None in the first
+    self._difference = None  # from the averaged model of FILE.npz
 
   def ended(self, read: Callable[[], dict[str, np.ndarray]]) -> None:
     """To be called after each round.
@@ -51,7 +54,7 @@ class Rounds:
       sys.stdin.readline()
     self._begin = time.perf_counter()
 
-  def tell(self) -> None:
+  def print_report(self) -> None:
     """Prints one JSON line, with the largest number by which the models differ."""
     users = range(int(self._arrays['num_clients']))
     samples = sum(int(self._arrays[f'num_real_{user}'].sum()) for user in users)
