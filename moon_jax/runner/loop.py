@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 
 from moon_jax import catalog
+from moon_jax.building.data import DataOptions, load_data
 from moon_jax.building.experiment import Experiment, build, initial_state
 from moon_jax.config import Config, used_value
 from moon_jax.config.cli import Request
@@ -41,7 +42,7 @@ def run(
   stop: Stop | None = None,
   callbacks: Sequence[Any] = (),
   *,
-  load: Callable[[Config], Dataset] | None = None,
+  load: Callable[[DataOptions], Dataset] = load_data,
   min_steps: int = 0,
 ) -> ExitCode:
   """Runs an experiment to its end, from its newest checkpoint if it has one.
