@@ -9,8 +9,9 @@ network has no projection head; the partition is not balanced; all clients have 
 weight; the last partial batch of an epoch is kept.
 """
 
-from configs import moon_cvpr21
-from moon_jax.config import choose
+from moon_jax.config import choose, import_config
+
+moon_cvpr21 = import_config('moon_cvpr21.py', beside=__file__)
 
 _CHANGES = {
   'no_head': ('no head', {'moon_cnn.head': 'none'}),

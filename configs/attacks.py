@@ -9,8 +9,7 @@ of attackers. No paper has this setting: 10,000 training images are dealt out by
 Dirichlet(0.5), and all clients train in each of 20 rounds, for 2 local epochs.
 """
 
-from configs import base
-from moon_jax.config import Variant, choose
+from moon_jax.config import Variant, choose, defaults
 
 CLIENTS, FRACTIONS = 20, (0.1, 0.2, 0.3, 0.4)
 RULES = {
@@ -46,7 +45,7 @@ VARIANTS = {
 
 
 def get_config(variant='mean'):
-  config = base.get_config()
+  config = defaults()
   config.model = 'mlp'
   config.data.source = 'tfds'
   config.data.name = 'fashion_mnist'

@@ -304,9 +304,9 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 recorded
 """
 
-from moon_jax import config as config_lib
+from moon_jax.config import defaults
 
 
 def get_config():
   """Returns the defaults as an ml_collections.ConfigDict, which you may change."""
-  return config_lib.defaults()
+  return defaults()

@@ -12,11 +12,11 @@ if they are not there. For a quick trial, add
 --config.num_rounds=2 --config.data.limit=1000.
 """
 
-from configs import base
+from moon_jax.config import defaults
 
 
 def get_config():
-  config = base.get_config()
+  config = defaults()
   config.model = 'moon_cnn'
   config.data.source = 'tfds'
   config.data.name = 'cifar10'

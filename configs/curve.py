@@ -12,8 +12,9 @@ with different seeds share one partition, that of seed 0. docs/experiments.md ex
 how the pairs are evaluated.
 """
 
-from configs import moon_cvpr21
-from moon_jax.config import choose
+from moon_jax.config import choose, import_config
+
+moon_cvpr21 = import_config('moon_cvpr21.py', beside=__file__)
 
 _COLUMNS = {
   **{

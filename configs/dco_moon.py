@@ -24,8 +24,7 @@ the first round the paper's coefficient is "a predefined value mu". Here mu_0 = 
 `--config.dco_moon.initial=mu` gives the other reading.
 """
 
-from configs import base
-from moon_jax.config import Variant, choose
+from moon_jax.config import Variant, choose, defaults
 
 _DATA = {'mnist': 'MNIST', 'fashion_mnist': 'Fashion-MNIST', 'cifar10': 'CIFAR-10'}
 
@@ -98,7 +97,7 @@ VARIANTS = _variants()
 
 
 def get_config(variant='cifar10_dco_moon'):
-  config = base.get_config()
+  config = defaults()
   config.model = 'dco_cnn'
   config.data.source = 'tfds'
   config.partition.balance = False

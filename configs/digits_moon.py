@@ -7,11 +7,11 @@ The run takes less than a minute on two CPU cores and reaches a test accuracy ab
 (`partition.balance`).
 """
 
-from configs import base
+from moon_jax.config import defaults
 
 
 def get_config():
-  config = base.get_config()
+  config = defaults()
   config.num_rounds = 30
   config.local_epochs = 5
   config.batch_size = 32

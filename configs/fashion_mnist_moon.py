@@ -9,11 +9,11 @@ $TFDS_DATA_DIR, and downloaded if they are not there. For a quick trial, add
 --config.num_rounds=2 --config.data.limit=1000.
 """
 
-from configs import base
+from moon_jax.config import defaults
 
 
 def get_config():
-  config = base.get_config()
+  config = defaults()
   config.model = 'moon_cnn'
   config.data.source = 'tfds'
   config.data.name = 'fashion_mnist'

@@ -30,8 +30,9 @@ here mu is 0.1. The experiments `niid_bench_...` repeat NIID-Bench (Li et al. 20
 rounds, partial batches are kept, and the network has no projection head.
 """
 
-from configs import cifar10_moon
-from moon_jax.config import Variant, choose
+from moon_jax.config import Variant, choose, import_config
+
+cifar10_moon = import_config('cifar10_moon.py', beside=__file__)
 
 
 def _moon(mu: float, reported: str) -> Variant:

@@ -19,8 +19,7 @@ examples on average (8,700 to 14,600 in eight of ten draws); with the cap it hol
 ordered by class; here batches are shuffled.
 """
 
-from configs import base
-from moon_jax.config import Variant, choose
+from moon_jax.config import Variant, choose, defaults
 
 
 def _pair(name: str, setting: str, reported: tuple[str, str], changes: dict):
@@ -92,7 +91,7 @@ VARIANTS = {
 
 
 def get_config(variant='default'):
-  config = base.get_config()
+  config = defaults()
   config.model = 'tutorial_cnn'
   config.data.source = 'tfds'
   config.data.name = 'cifar10'

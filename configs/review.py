@@ -14,8 +14,7 @@ numbers of examples; SCAFFOLD's own paper weights them equally
 (`--config.client_weight=uniform`).
 """
 
-from configs import base
-from moon_jax.config import Variant, choose
+from moon_jax.config import Variant, choose, defaults
 
 
 def _moon(mu: float, reported: str) -> Variant:
@@ -33,7 +32,7 @@ VARIANTS = {
 
 
 def get_config(variant='moon'):
-  config = base.get_config()
+  config = defaults()
   config.model = 'moon_cnn'
   config.data.source = 'tfds'
   config.data.name = 'cifar10'

@@ -10,8 +10,7 @@ Dirichlet(0.1) shares, and half of the clients in each of 20 rounds of 2 local e
 fifth of each client's examples is held out, to test that client.
 """
 
-from configs import base
-from moon_jax.config import Variant, choose
+from moon_jax.config import Variant, choose, defaults
 
 TITLES = {
   'fedavg': 'FedAvg',
@@ -50,7 +49,7 @@ VARIANTS = {
 
 
 def get_config(variant='fedavg'):
-  config = base.get_config()
+  config = defaults()
   config.model = 'moon_cnn'
   config.data.source = 'tfds'
   config.data.name = 'fashion_mnist'

@@ -15,8 +15,9 @@ table 2. The acceptance rule compares an "old and new solution". Here these are 
 successive steps; `same_batch` takes the other reading, one batch at T and at T'.
 """
 
-from configs import moon_cvpr21
-from moon_jax.config import Variant, choose
+from moon_jax.config import Variant, choose, import_config
+
+moon_cvpr21 = import_config('moon_cvpr21.py', beside=__file__)
 
 
 def _sa_moon(temperature: float, reported: str) -> Variant:

@@ -7,7 +7,7 @@ resumed ends in the same round.
 """
 
 import moon_jax
-from configs import digits_moon
+from moon_jax.config import import_config
 
 PATIENCE = 10
 
@@ -29,4 +29,4 @@ class EarlyStopping(moon_jax.Callback):
 
 
 moon_jax.register_callback(EarlyStopping)
-get_config = digits_moon.get_config
+get_config = import_config('configs/digits_moon.py').get_config

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 import moon_jax
-from configs import base
+from moon_jax.config import defaults
 from moon_jax.core import tree
 
 
@@ -92,7 +92,7 @@ moon_jax.register_algorithm(
 
 def get_config():
   """The digits; the largest client owns 2.4 times as many examples as the smallest."""
-  config = base.get_config()
+  config = defaults()
   config.algorithm = 'fedcm'
   config.partition.beta = 0.3
   config.num_rounds = 20

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 import moon_jax
-from configs import base
+from moon_jax.config import defaults
 from moon_jax.core import tree
 
 
@@ -77,7 +77,7 @@ moon_jax.register_algorithm(
 
 def get_config():
   """The digits, with half of ten clients in each round."""
-  config = base.get_config()
+  config = defaults()
   config.algorithm = 'fedvarp'
   config.participation = 0.5
   config.num_rounds = 30

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import moon_jax
-from configs import base
+from moon_jax.config import defaults
 from moon_jax.core.errors import UsageError
 from moon_jax.data.partition import grouped
 
@@ -126,7 +126,7 @@ moon_jax.register_augmentation('quarter_turns', quarter_turns)
 
 def get_config():
   """MOON on the rings, with the four registered parts."""
-  config = base.get_config()
+  config = defaults()
   config.algorithm = 'moon'
   config.moon.mu = 1.0
   config.model = 'ring_net'

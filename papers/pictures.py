@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 
+from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.core import files
-from moon_jax.core.errors import UsageError, did_you_mean
+from moon_jax.core.errors import UsageError
 from moon_jax.report import features
 from moon_jax.report.runs import class_names, read_arrays
 from moon_jax.runner import run_directory
@@ -63,7 +64,7 @@ class Pictures:
     """
     knobs = config_lib.flatten(config_lib.defaults())
     if knob not in knobs:
-      hint = did_you_mean(knob, knobs)
+      hint = catalog.did_you_mean(knob, knobs)
       raise UsageError(f'experiments.in.md: there is no knob {knob!r}.{hint}')
     rows_of_points = [row for row in rows if row.has_full_length()]
     if len({row.runs[0].knobs[knob] for row in rows_of_points}) < 2:

@@ -1,12 +1,11 @@
 """Writes the list of knobs in configs/base.py: `python -m tests.base_page`."""
 
-import pathlib
 import re
 
-from configs import base
 from moon_jax import config
+from moon_jax.config.files import HOME
 
-BASE = pathlib.Path(base.__file__)
+BASE = HOME / 'configs/base.py'
 
 
 def page(text):

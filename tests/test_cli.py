@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from configs import base
 from moon_jax import catalog, config
+from moon_jax.catalog import hints
 from moon_jax.config import cli
 from moon_jax.core import errors
 
@@ -105,7 +105,7 @@ def test_every_flag_of_the_help_is_taken_as_it_is_printed():
   lines = re.findall(r'^  (--config\.\S+)', cli.answer(['--help']), re.M)
   shown = dict(shlex.split(line)[0][9:].split('=', 1) for line in lines)
   assert shown.keys() == catalog.every_knob().keys()
-  for name, value in config.flatten(base.get_config().to_dict()).items():
+  for name, value in config.flatten(config.defaults().to_dict()).items():
     found = config.convert(name, config.from_word(name, shown[name]))
     assert (found, type(found)) == (value, type(value))
   request = cli.parse(['--config.drop_last=False', '--config.optimizer.nesterov=true'])
@@ -118,7 +118,9 @@ def test_the_rate_that_the_server_got_is_shown():
   assert 'server_optimizer.learning_rate' not in cli.parse([]).changed
 
 
-MINE = 'from configs import base\ndef get_config():\n  config = base.get_config()\n'
+MINE = (
+  'from moon_jax.config import defaults\ndef get_config():\n  config = defaults()\n'
+)
 
 
 def test_a_config_file_is_read_anew_and_nothing_is_written(tmp_path):
@@ -149,12 +151,13 @@ def test_a_file_of_flags_that_is_no_text(tmp_path):
     cli.parse([f'--flagfile={tmp_path / "flags.txt"}'])
 
 
-def test_what_others_call_it_is_something_here():
-  names = {*catalog.every_knob(), *(n for k in catalog.KINDS for n in catalog.names(k))}
-  for meant in errors._ALIASES.values():
-    name, *more = meant.split()
-    assert name in names
-    assert all(cli._read_overrides([word])[1] == [] for word in more)
+def test_aliases_mean_knobs_parts_and_flags_that_exist():
+  part_names = {name for kind in catalog.KINDS for name in catalog.names(kind)}
+  assert set(hints._KNOB_ALIASES.values()) <= catalog.every_knob().keys()
+  for alias in hints._PART_ALIASES.values():
+    assert alias.name in part_names
+    _, complaints = cli._read_overrides(shlex.split(alias.extra_flag))
+    assert complaints == []
 
 
 # --- any command line -----------------------------------------------------------------

@@ -5,11 +5,13 @@ metrics     the metrics of algorithms, for reports
 algorithms  the algorithms
 others      models, data sources, partitions, augmentations, optimizers, ...
 general     the knobs of every run
+hints       names that other programs and papers use
 registry    look-ups
 registering functions with which users register parts of their own
 """
 
 # ruff: noqa: F401
+from moon_jax.catalog.hints import did_you_mean
 from moon_jax.catalog.parts import KINDS, Bound, Knob, Metric, Part
 from moon_jax.catalog.registering import callbacks, forget_callbacks
 from moon_jax.catalog.registry import (

@@ -11,9 +11,10 @@ from typing import Any
 
 from moon_jax.catalog.algorithms import ALGORITHMS
 from moon_jax.catalog.general import EXECUTION, KNOBS
+from moon_jax.catalog.hints import did_you_mean
 from moon_jax.catalog.others import OTHERS
 from moon_jax.catalog.parts import KINDS, Bound, Knob, Metric, Part, one_of
-from moon_jax.core.errors import UsageError, did_you_mean
+from moon_jax.core.errors import UsageError
 
 _parts = {(part.kind, part.name): part for part in (*ALGORITHMS, *OTHERS)}
 

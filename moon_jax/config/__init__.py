@@ -13,6 +13,7 @@ from moon_jax.config.files import (
   LIST,
   Variant,
   choose,
+  import_config,
   list_variants,
   load,
   split,

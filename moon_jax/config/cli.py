@@ -33,7 +33,7 @@ from absl import flags
 from moon_jax import __version__, catalog
 from moon_jax import config as config_lib
 from moon_jax.config.files import PROGRAM
-from moon_jax.core.errors import UsageError, did_you_mean
+from moon_jax.core.errors import UsageError
 from moon_jax.core.paths import expand, file_name
 
 DEFAULT_CONFIG = 'configs/digits_moon.py'
@@ -227,7 +227,7 @@ def stray(word: str, *flags: str) -> str:
   flags += ('--config', *(f'--config.{name}' for name in catalog.every_knob()))
   is_file = kind == 'a stray word' and re.search(r'\.py(:|$)', word)
   meant = f' Did you mean --config={shlex.quote(word)}?' if is_file else ''
-  hint = meant or did_you_mean(word.split('=')[0], flags)
+  hint = meant or catalog.did_you_mean(word.split('=')[0], flags)
   return f'{word!r} is {kind}; see --help.{hint}'
 
 

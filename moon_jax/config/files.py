@@ -16,9 +16,14 @@ from moon_jax.config.validation import ConfigError
 from moon_jax.core.errors import UsageError, did_you_mean
 from moon_jax.core.paths import expand
 
-ROOT = pathlib.Path(__file__).parents[2]
+_PACKAGE = pathlib.Path(__file__).parents[1]
+_CHECKOUT = _PACKAGE.parent
+# A wheel has a copy of the folder configs/ of the checkout; setup.py says where.
+_SHIPPED = _PACKAGE / '_shipped'
+# The folder that holds our configs/.
+HOME = _SHIPPED if _SHIPPED.is_dir() else _CHECKOUT
 LIST = 'list'
-_PROGRAM = 'launch.py' if (ROOT / 'launch.py').is_file() else '-m moon_jax'
+_PROGRAM = 'launch.py' if (_CHECKOUT / 'launch.py').is_file() else '-m moon_jax'
 PROGRAM = ('python', *_PROGRAM.split())
 
 
@@ -57,30 +62,42 @@ def load(choice: str) -> dict[str, Any]:
     ConfigError: there is no such file or variant, or the file fails.
   """
   path, variant = split(choice)
-  module, words = _module(path), []
+  flag = f'--config={path!r}'
+  module = _run_config(path)
+  arguments = []
   if variant is not None:
-    named, words = variants(path, module), [variant]
-    if variant not in named:
-      told = f'{path} has no variant {variant!r}; --config={path}:{LIST} prints them.'
-      raise ConfigError([told + did_you_mean(variant, named)])
-  config = _run(path, lambda: module.get_config(*words))
+    variants_by_name = _variants_of(module, path)
+    if variant not in variants_by_name:
+      hint = did_you_mean(variant, variants_by_name)
+      raise ConfigError(
+        [
+          f'{path} has no variant {variant!r}; '
+          f'--config={path}:{LIST} prints them.{hint}'
+        ]
+      )
+    arguments = [variant]
+  file = pathlib.Path(module.__file__)
+  config = _explained(flag, file, lambda: module.get_config(*arguments))
   if not isinstance(config, ml_collections.ConfigDict):
     kind = type(config).__name__
-    problem = f'--config={path!r}: get_config() must return a ConfigDict, not {kind}.'
-    raise ConfigError([problem])
-  return _run(path, lambda: flatten(config.to_dict()))
+    raise ConfigError([f'{flag}: get_config() must return a ConfigDict, not {kind}.'])
+  return _explained(flag, file, lambda: flatten(config.to_dict()))
 
 
-def variants(path: str, module: ModuleType | None = None) -> Mapping[str, Variant]:
-  """name -> experiment of a config file, which is run unless its module is given.
+def variants(path: str) -> Mapping[str, Variant]:
+  """Runs a config file; returns its experiments by name.
 
   Raises:
     ConfigError: there is no such file, it fails, or it has no variants.
   """
-  named = getattr(module or _module(path), 'VARIANTS', None)
-  if not isinstance(named, Mapping):
+  return _variants_of(_run_config(path), path)
+
+
+def _variants_of(module: ModuleType, path: str) -> Mapping[str, Variant]:
+  variants_by_name = getattr(module, 'VARIANTS', None)
+  if not isinstance(variants_by_name, Mapping):
     raise ConfigError([f'--config={path!r} has no variants.'])
-  return named
+  return variants_by_name
 
 
 def list_variants(path: str) -> str:
@@ -93,40 +110,87 @@ def list_variants(path: str) -> str:
   for name, variant in variants(path).items():
     command = f'{" ".join(PROGRAM)} --config={path}:{name}'
     rows.append((command, variant.setting, variant.reported or '-'))
-  first, second, _ = (max(map(len, column)) for column in zip(*rows, strict=True))
-  return '\n'.join(f'{a:<{first}}  {b:<{second}}  {c}' for a, b, c in rows)
+  command_width = max(len(command) for command, _, _ in rows)
+  setting_width = max(len(setting) for _, setting, _ in rows)
+  return '\n'.join(
+    f'{command:<{command_width}}  {setting:<{setting_width}}  {reported}'
+    for command, setting, reported in rows
+  )
 
 
 def split(choice: str) -> tuple[str, str | None]:
   """'configs/x.py:y' -> ('configs/x.py', 'y'); a file's own name may hold a colon."""
   path, colon, variant = choice.rpartition(':')
-  return (path, variant) if colon and not _find(choice) else (choice, None)
+  if not colon or _first_file(_places(choice)):
+    return choice, None
+  return path, variant
 
 
-def _find(path: str) -> pathlib.Path | None:
-  """The file, also when called from another folder; None if there is none."""
-  file = expand(path)
-  # Not Path.is_file, which raises if the name is too long.
-  return next((f for f in (file, ROOT / file) if os.path.isfile(f)), None)
+def import_config(path: str, *, beside: str | None = None) -> ModuleType:
+  """Runs a config file for another one that builds on it; returns its module.
 
+  >>> import_config('configs/digits_moon.py').get_config().num_rounds
+  30
 
-def _module(path: str) -> ModuleType:
-  file = _find(path)
+  Args:
+    path: the file, as for `--config`: one in the working directory comes before ours.
+    beside: `__file__` of the config file that asks. Then `path` is a file in the same
+      folder, or one of our configs/ if that folder has none of this name.
+
+  Raises:
+    ConfigError: there is no such file, or it fails.
+  """
+  if beside is None:
+    places = _places(path)
+  else:
+    places = [pathlib.Path(beside).parent / path, HOME / 'configs' / path]
+  file = _first_file(places)
   if file is None:
-    near = sorted(f'configs/{p.name}' for p in (ROOT / 'configs').glob('[!_]*.py'))
-    raise ConfigError([f'--config={path!r} is not a file.{did_you_mean(path, near)}'])
+    raise ConfigError([f'import_config({path!r}): there is no such file.'])
+  return _module(f'import_config({path!r})', file)
+
+
+def _places(path: str) -> list[pathlib.Path]:
+  """Where the file of `--config` may be: the user's own comes before ours."""
+  return [expand(path), HOME / path]
+
+
+def _first_file(places: list[pathlib.Path]) -> pathlib.Path | None:
+  # Not Path.is_file, which raises if the name is too long.
+  return next((place for place in places if os.path.isfile(place)), None)
+
+
+def _run_config(path: str) -> ModuleType:
+  """Runs the file of `--config`; the callbacks of an earlier one are forgotten."""
+  file = _first_file(_places(path))
+  if file is None:
+    ours = (HOME / 'configs').glob('[!_]*.py')
+    hint = did_you_mean(path, sorted(f'configs/{file.name}' for file in ours))
+    raise ConfigError([f'--config={path!r} is not a file.{hint}'])
+  catalog.forget_callbacks()
+  return _module(f'--config={path!r}', file)
+
+
+def _module(asked_by: str, file: pathlib.Path) -> ModuleType:
+  """The module that a config file makes.
+
+  Args:
+    asked_by: what asks for the file, with which an error message begins.
+    file: the config file.
+  """
   module = ModuleType(f'config_{file.stem}')
   module.__file__ = str(file)
-  catalog.forget_callbacks()
   sys.modules[module.__name__] = module  # a class in it expects this
   # Not imported: that would leave a __pycache__ beside the user's file, and would not
   # see an edit of the same length within a second.
-  _run(path, lambda: exec(compile(file.read_bytes(), file, 'exec'), vars(module)))
+  _explained(
+    asked_by, file, lambda: exec(compile(file.read_bytes(), file, 'exec'), vars(module))
+  )
   return module
 
 
-def _run(path: str, code: Callable[[], Any]) -> Any:
-  """Calls code of the config file; returns its result.
+def _explained(asked_by: str, file: pathlib.Path, code: Callable[[], Any]) -> Any:
+  """Calls code of a config file; an error becomes one line that names its place.
 
   Raises:
     ConfigError: the code raises an error.
@@ -135,9 +199,10 @@ def _run(path: str, code: Callable[[], Any]) -> Any:
     return code()
   except (Exception, SystemExit) as error:
     frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if frame.filename == str(_find(path))]
-    lines += [error.lineno] if isinstance(error, SyntaxError) else []
+    lines = [frame.lineno for frame in frames if frame.filename == str(file)]
+    if isinstance(error, SyntaxError):
+      lines.append(error.lineno)
     where = f', line {lines[-1]}' if lines else ''
     kind = '' if isinstance(error, UsageError) else f'{type(error).__name__}: '
     message = f'{kind}{error}'.strip().partition('\n')[0]
-    raise ConfigError([f'--config={path!r} failed{where}: {message}']) from None
+    raise ConfigError([f'{asked_by} failed{where}: {message}']) from None

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from moon_jax import catalog
 from moon_jax.config.trees import Config, flatten, nest
-from moon_jax.core.errors import UsageError, did_you_mean
+from moon_jax.core.errors import UsageError
 
 # Spellings of booleans: those of README.md, of Python and of --help.
 _BOOLS = {'true': True, 'false': False, 'True': True, 'False': False}
@@ -38,7 +38,7 @@ def unknown_knob(name: str) -> str:
   inside = [knob for knob in knobs if knob.startswith(name + '.')]
   if inside:
     return f'--config.{name} is a group; set one of its knobs: {", ".join(inside)}.'
-  hint = did_you_mean(name, knobs)
+  hint = catalog.did_you_mean(name, knobs)
   # `--config.beta` names a knob without its group: the last part alone must match.
   last = [repr(knob) for knob in knobs if knob.split('.')[-1] == name.split('.')[-1]]
   if last and not hint:
@@ -75,7 +75,7 @@ def convert(name: str, value: Any) -> Any:
     raise ConfigError([_problem(name, value, wanted)])
   value = float(value) if knob.kind is float else value
   if (bound := knob.bound) and not bound.holds(value):
-    hint = did_you_mean(value, bound.words) if bound.words else ''
+    hint = catalog.did_you_mean(value, bound.words) if bound.words else ''
     raise ConfigError([_problem(name, value, bound.wanted) + hint])
   return value
 

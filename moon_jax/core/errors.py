@@ -135,43 +135,11 @@ def printable(text: str, kept: str = '') -> str:
   return ''.join(shown)
 
 
-# A name used elsewhere -> the name here, and the flag that goes with it.
-_ALIASES = {
-  'lr': 'optimizer.learning_rate',
-  'learning_rate': 'optimizer.learning_rate',
-  'momentum': 'optimizer.momentum',
-  'wd': 'optimizer.weight_decay',
-  'bs': 'batch_size',
-  'rounds': 'num_rounds',
-  'epochs': 'local_epochs',
-  'num_epochs': 'local_epochs',
-  'clients': 'num_clients',
-  'fraction': 'participation',
-  'alpha': 'partition.beta',
-  'temperature': 'moon.tau',
-  'dataset': 'data.name',
-  'gpus': 'execution.devices',
-  'cifar10': 'tfds --config.data.name=cifar10',
-  'mnist': 'tfds --config.data.name=mnist',
-  'local': 'solo',
-  'fedavgm': 'fedavg --config.server_optimizer.momentum=0.9',
-  'fedadam': 'fedavg --config.server_optimizer.name=adam',
-  'fedyogi': 'fedavg --config.server_optimizer.name=yogi',
-}
-
-
 def did_you_mean(word: str, names: Iterable[str]) -> str:
-  """' Did you mean X?' for an alias or the nearest name, '' if none is near.
+  """' Did you mean X?' for the nearest name, '' if none is near.
 
-  Names may be flags: `--lr` and `lr` mean '--config.optimizer.learning_rate'.
+  >>> did_you_mean('mon', ['moon', 'fedavg'])
+  " Did you mean 'moon'?"
   """
-  names, plain = list(names), _without_dashes(word.lower())
-  meant, _, more = _ALIASES.get(plain, plain).partition(' ')
-  near = [name for name in names if _without_dashes(name) == meant]
-  if not near:
-    near, more = difflib.get_close_matches(word.lower(), names, n=1), ''
-  return f' Did you mean {near[0]!r}{more and f" with {more}"}?' if near else ''
-
-
-def _without_dashes(flag: str) -> str:
-  return flag.lstrip('-').removeprefix('config.')
+  nearest = difflib.get_close_matches(word.lower(), names, n=1)
+  return f' Did you mean {nearest[0]!r}?' if nearest else ''

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from moon_jax import catalog
-from moon_jax.core.errors import UsageError, did_you_mean
+from moon_jax.core.errors import UsageError
 from moon_jax.report import naming
 from moon_jax.report.naming import ALGORITHM, DIGEST, PLAIN, Key
 from moon_jax.report.runs import Ending, Note, Run, Value
@@ -68,7 +68,7 @@ def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
 def _require_known(flag: str, names: Iterable[str], known_names: set[str]) -> None:
   for name in names:
     if name not in known_names:
-      hint = did_you_mean(name, known_names)
+      hint = catalog.did_you_mean(name, known_names)
       raise UsageError(f'--{flag}: no run has a setting {name!r}.{hint}')
 
 

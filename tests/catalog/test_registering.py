@@ -20,7 +20,7 @@ from tests.processes import check_same_records, read_lines
 # FedProx with the L1 norm, and a model, data, a partition and an augmentation.
 MINE = """
 import moon_jax
-from configs import base
+from moon_jax.config import defaults
 
 
 def fedprox_l1(*, mu, squared):
@@ -92,7 +92,7 @@ moon_jax.register_augmentation('darker', darker, knobs={'by': knob(int, 2, 'x', 
 
 
 def get_config():
-  config = base.get_config()
+  config = defaults()
   config.algorithm, config.model, config.data.source = 'fedprox_l1', 'tiny', 'stripes'
   config.partition.name, config.augmentation.name = 'robin', 'darker'
   config.num_clients = 4
@@ -220,7 +220,7 @@ def test_a_run_whose_part_is_not_registered(folder, capsys):
 
 # --- bad registrations ----------------------------------------------------------------
 
-HEAD = 'import jax, moon_jax\nfrom configs import base\nget_config = base.get_config\n'
+HEAD = 'import jax, moon_jax\nfrom moon_jax.config import defaults as get_config\n\n'
 TABLE = pathlib.Path(__file__).with_name('bad_registrations.txt').read_text()
 BAD = dict(re.findall(r'^\$ (.*)\n(.+)$', TABLE, re.M))
 
@@ -380,7 +380,7 @@ def test_classes_and_partials_of_a_notebook_s_cell():
 
 HEAVY = """
 import moon_jax
-from configs import base
+from moon_jax.config import defaults
 
 
 def heavy(*, learning_rate, weight_decay, beta):
@@ -392,7 +392,7 @@ def heavy(*, learning_rate, weight_decay, beta):
 knobs = {'beta': moon_jax.knob(float, 0.9, 'momentum', moon_jax.between(0, 1))}
 moon_jax.register_optimizer('heavy', heavy, knobs=knobs)
 moon_jax.register_schedule('halved', lambda t, num_rounds: 0.5**t)
-get_config = base.get_config
+get_config = defaults
 """
 
 

@@ -70,8 +70,8 @@ def _fonts():
 def folder(tmp_path, tmp_path_factory, monkeypatch):
   """The working folder, with the files of the tables; it is the home, too."""
   texts = FILES | {
-    name: 'from configs import base\ndef get_config():\n'
-    f'  config = base.get_config()\n  {change}\n  return config\n'
+    name: 'from moon_jax.config import defaults\ndef get_config():\n'
+    f'  config = defaults()\n  {change}\n  return config\n'
     for name, change in CHANGES.items()
   }
   for name, text in texts.items():

@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from configs import base
 from moon_jax import catalog, config
 
 
 def settings(**changes):
   """The settings of configs/base.py; `moon__mu=2.0` changes moon.mu."""
-  flat = config.flatten(base.get_config().to_dict())
+  flat = config.flatten(config.defaults().to_dict())
   return flat | {name.replace('__', '.'): value for name, value in changes.items()}
 
 
@@ -48,7 +47,7 @@ def test_valid_values_keep_their_place_and_type():
 
 
 def test_a_config_saved_as_json_is_the_same_experiment():
-  built = config.validate(base.get_config().to_dict())
+  built = config.validate(config.defaults().to_dict())
   as_saved = json.loads(json.dumps(config.ordered(built)))
   assert config.validate(as_saved) == built
   assert config.changes(as_saved, built) == []
@@ -110,7 +109,7 @@ def test_a_rule_of_a_part_is_its_own_alone(algorithm, values, line, good):
 
 @pytest.mark.parametrize(('name', 'rate'), [('sgd', 1), ('adam', 0.01), ('yogi', 0.01)])
 def test_the_servers_rate_follows_its_optimizer_unless_given(name, rate):
-  chosen = base.get_config()
+  chosen = config.defaults()
   chosen.server_optimizer.name = name
   automatic = config.validate(chosen.to_dict())
   assert automatic.server_optimizer.learning_rate == rate

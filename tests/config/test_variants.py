@@ -8,7 +8,6 @@ import re
 import numpy as np
 import pytest
 
-from configs import dco_moon, moon_cvpr21, moonflower, review, sa_moon
 from moon_jax import config
 from moon_jax.__main__ import launch
 from moon_jax.config import cli
@@ -19,22 +18,14 @@ from tests.selection import few
 
 pytestmark = pytest.mark.usefixtures('quick_runs')
 
-PAPERS = {
-  'review': review,
-  'sa_moon': sa_moon,
-  'moonflower': moonflower,
-  'dco_moon': dco_moon,
-  'moon_cvpr21': moon_cvpr21,
-}
+PAPERS = ('review', 'sa_moon', 'moonflower', 'dco_moon', 'moon_cvpr21')
+VARIANTS = {paper: config.variants(f'configs/{paper}.py') for paper in PAPERS}
 CHOICES = [
-  f'configs/{paper}.py:{name}'
-  for paper, module in PAPERS.items()
-  for name in module.VARIANTS
+  f'configs/{paper}.py:{name}' for paper, names in VARIANTS.items() for name in names
 ]
 # One file for each kind of convolutional network; other files compile slowly, or differ
 # from these only in numbers.
-FIRST = {paper: next(iter(module.VARIANTS)) for paper, module in PAPERS.items()}
-PLAIN = [f'configs/{paper}.py:{FIRST[paper]}' for paper in ('moonflower', 'dco_moon')]
+PLAIN = ['configs/moonflower.py:default', 'configs/dco_moon.py:mnist_dco_moon']
 NUM_TESTED = 20
 
 
@@ -165,14 +156,14 @@ def test_the_settings_of_the_papers(choice):
     del wanted['data.name']
     wanted['data.source'] = 'imagefolder'
   assert {knob: flat[knob] for knob in wanted} == wanted
-  told = PAPERS[row['file']].VARIANTS[row['variant']].reported
+  told = VARIANTS[row['file']][row['variant']].reported
   assert re.findall(r'\d+\.\d+', told) == row['reported'].removeprefix('-').split()
   # A knob without a value in the table is unused; a knob that the variant sets is used.
   unused = {
     f'{algorithm}.{n}' for c, n in (('mu', 'mu'), ('tau', tau)) if row[c] == '-'
   }
   used = set(config.used(flat))
-  changes = PAPERS[row['file']].VARIANTS[row['variant']].changes
+  changes = VARIANTS[row['file']][row['variant']].changes
   assert not unused & used
   assert set(changes) <= used
   assert {knob: flat[knob] for knob in changes} == changes
@@ -182,7 +173,7 @@ def test_the_settings_of_the_papers(choice):
 def test_the_list_holds_commands_that_work(paper):
   head, *lines = config.list_variants(f'configs/{paper}.py').splitlines()
   assert head.split() == ['command', 'setting', 'reported', 'accuracy,', '%']
-  assert len(lines) == len(PAPERS[paper].VARIANTS)
+  assert len(lines) == len(VARIANTS[paper])
   requests = [cli.parse(re.findall(r'--config=\S+', line)) for line in lines]
   # Each command has its own run directory and its own settings.
   assert len({request.workdir for request in requests}) == len(lines)
@@ -190,7 +181,7 @@ def test_the_list_holds_commands_that_work(paper):
 
 
 def test_the_run_directory_names_the_variant(tmp_path):
-  text = 'from configs import base\nget_config = base.get_config\n'
+  text = 'from moon_jax.config import defaults as get_config\n'
   (tmp_path / 'my:own.py').write_text(text)  # no variant
   sparse = ['--config=configs/moonflower.py:sparse_0.05', '--config.seed=3']
   for argv, name in (

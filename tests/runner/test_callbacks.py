@@ -187,7 +187,8 @@ def test_close_is_called_however_the_run_ends_and_end_is_not(tmp_path, own):
 def test_a_config_file_registers_callbacks_for_its_own_runs(tmp_path, whole):
   path = tmp_path / 'mine.py'
   path.write_text(
-    'import moon_jax\nfrom configs.digits_moon import get_config\n'
+    'import moon_jax\nfrom moon_jax.config import import_config\n'
+    "get_config = import_config('configs/digits_moon.py').get_config\n"
     'def one(round):\n  return True\n'
     'moon_jax.register_callback(one)\nmoon_jax.register_callback(one)\n'
     'for _ in range(2):\n  moon_jax.register_callback(lambda round: False)\n'

@@ -31,7 +31,8 @@ from tests.run_directories import write_lines, write_run
 SWEEP = ('-m', 'moon_jax.sweep')
 MINE = """
 import moon_jax
-from configs import digits_moon
+from moon_jax.config import import_config
+digits_moon = import_config('configs/digits_moon.py')
 knobs = {'mu': moon_jax.knob(float, 0.25, 'x', moon_jax.at_least(0))}
 moon_jax.register_algorithm('mine', lambda mu: moon_jax.Algorithm(), knobs=knobs)
 def get_config():

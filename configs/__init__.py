@@ -1,1 +1,0 @@
-"""Experiments, run by `--config=configs/NAME.py`; `base` lists every knob."""
