@@ -1,14 +1,13 @@
-"""`python -m moon_jax.sweep`; imported, it is the function `moon_jax.sweep`."""
+"""The program `python -m moon_jax.sweep`. In Python, `moon_jax.sweep` is a function."""
 
 import sys
+
+if __name__ == 'moon_jax.sweep':
+  # A module of this name would take the function's place in the package.
+  raise ImportError('moon_jax.sweep is a function: import moon_jax and call it.')
 
 if __name__ == '__main__':
   from moon_jax.runner import signals
   from moon_jax.sweeps import command
 
   sys.exit(command.main(sys.argv[1:], signals.listen()))
-else:
-  from moon_jax import api
-
-  # The package's attribute of this name, which an import sets, stays the function.
-  sys.modules[__name__] = api.sweep

@@ -225,13 +225,9 @@ def test_mistakes_are_one_line_and_nothing_is_written(words, tmp_path):
   assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize('first', ['the module', 'the function'])
-def test_importing_the_module_keeps_the_function_of_its_name(first, monkeypatch):
-  monkeypatch.delitem(sys.modules, 'moon_jax.sweep', raising=False)
-  monkeypatch.delitem(vars(moon_jax), 'sweep', raising=False)
-  if first == 'the function':
-    assert moon_jax.sweep is api.sweep
-  assert importlib.import_module('moon_jax.sweep') is api.sweep
+def test_the_program_of_its_name_does_not_hide_the_function():
+  with pytest.raises(ImportError, match='is a function'):
+    importlib.import_module('moon_jax.sweep')
   assert moon_jax.sweep is api.sweep
 
 
