@@ -1,6 +1,9 @@
 """The program: `python launch.py`, `moon-jax` and `python -m moon_jax` are the same."""
 
+import contextlib
+import functools
 import gc
+import os
 import sys
 
 from moon_jax.core.errors import ExitCode, exit_code_of
@@ -27,14 +30,21 @@ def _launch(argv: list[str], stop: signals.Stop) -> int:
   # Imported here: Ctrl-C prints one line from the start, before slow imports.
   from moon_jax.config import cli
   from moon_jax.core import files
-  from moon_jax.platform import hosts
+  from moon_jax.platform import hosts, launchers
 
   if text := cli.answer(argv):
     print(text)
     return ExitCode.DONE
   request = cli.parse(argv)
   stop.command = request.command
-  with hosts.joined(request.config.execution, lambda: cli.fingerprint(request)):
+  place = launchers.detect(os.environ)
+  with contextlib.ExitStack() as stack:
+    if place:
+      from moon_jax.platform import joining  # loads JAX
+
+      fingerprint = functools.partial(cli.fingerprint, request)
+      execution = request.config.execution
+      stack.enter_context(joining.joined(place, execution, fingerprint))
     hosts.decided(lambda: files.require_writable(request.workdir))
     # Imported here: a mistyped flag is answered before JAX is loaded.
     from moon_jax.runner import loop

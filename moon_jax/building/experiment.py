@@ -86,14 +86,14 @@ class Experiment(NamedTuple):
 
 def build(
   config: Config,
-  load: Callable[[DataOptions], Dataset] | None = None,
+  load: Callable[[DataOptions], Dataset] = load_data,
   min_steps: int = 0,
 ) -> Experiment:
   """Loads the data, deals it out and builds the functions; compiles nothing.
 
   Args:
     config: the configuration.
-    load: function that loads the data; None: `load_data`.
+    load: function that loads the data.
     min_steps: see `Planner`.
 
   Raises:
@@ -101,7 +101,7 @@ def build(
   """
   config = with_one_client_if_centralized(config)
   data_options = DataOptions(config)
-  loaded = load(data_options) if load else load_data(data_options)
+  loaded = load(data_options)
   divided = divide(loaded, data_options)
   if data_options.users_are_clients:
     config = with_num_clients(config, divided.num_clients)

@@ -9,35 +9,42 @@ from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
-import joblib
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from moon_jax.core.errors import RunError, UsageError
+from moon_jax.core.errors import KnobError, RunError, UsageError
+from moon_jax.core.flags import flag
 from moon_jax.core.types import LANES, PyTree
-from moon_jax.platform import hosts
+from moon_jax.platform import cores, hosts
 
 # A CPU device that is done waits for the others at the end of a round. After 40 seconds
 # XLA takes that for a deadlock and aborts the process, but lanes may differ by more.
 # XLA does the same with GPUs before their first exchange.
-_OF_A_CALL = 'cpu_collective_call', 'gpu_first_collective_call'
-_PATIENT = [f'{one}_{act}' for one in _OF_A_CALL for act in ('terminate', 'warn_stuck')]
-PATIENCE = ' '.join(
-  f'--xla_{name}_timeout_seconds=10000000' for name in ('cpu_collective', *_PATIENT)
+_TIMEOUTS = (
+  'cpu_collective',
+  'cpu_collective_call_terminate',
+  'cpu_collective_call_warn_stuck',
+  'gpu_first_collective_call_terminate',
+  'gpu_first_collective_call_warn_stuck',
 )
+PATIENCE = ' '.join(f'--xla_{name}_timeout_seconds=10000000' for name in _TIMEOUTS)
 # These make GPUs avoid atomic additions and algorithms chosen by measuring.
 DETERMINISM = '--xla_gpu_deterministic_ops=true'
 
 # Settings that change every draw or number, and are not recorded -> JAX's default.
-_PLAIN = {'jax_disable_jit': False, 'jax_enable_x64': False}
-_PLAIN |= {'jax_threefry_partitionable': True, 'jax_default_prng_impl': 'threefry2x32'}
+_DEFAULT_SETTINGS = {
+  'jax_disable_jit': False,
+  'jax_enable_x64': False,
+  'jax_threefry_partitionable': True,
+  'jax_default_prng_impl': 'threefry2x32',
+}
 
 # Each device holds a copy of the data, so a larger CPU has more devices only if asked.
 _MAX_CPU_DEVICES = 8
 
 
 def claim(
-  requested: int | str, *, deterministic: bool = False, told: bool = True
+  requested: int | str, *, deterministic: bool = False, warn_if_late: bool = True
 ) -> None:
   """Makes a CPU count as several devices; call it before JAX computes anything.
 
@@ -49,42 +56,48 @@ def claim(
     requested: 'auto', which is one device for each usable core, or a count; several
       processes of a run share the cores that all of them may use.
     deterministic: whether GPUs must compute the same bits in every run.
-    told: whether a line on stderr says that 'auto' comes too late for all cores.
+    warn_if_late: whether a line on stderr says that JAX is in use already, so that
+      'auto' cannot use all cores.
 
   Raises:
     UsageError: the count is above the number of cores, and above what every CPU may
       have; see also `find`.
   """
   flags = os.environ.get('XLA_FLAGS', '')
+  own_flags = [PATIENCE]
+  if deterministic:
+    own_flags.append(DETERMINISM)
   # Once only: with other flags the compile cache holds other programs.
-  new = [f for f in [PATIENCE] + [DETERMINISM] * deterministic if f not in flags]
-  os.environ['XLA_FLAGS'] = ' '.join([flags, *new]).strip()
+  missing_flags = [own_flag for own_flag in own_flags if own_flag not in flags]
+  os.environ['XLA_FLAGS'] = ' '.join([flags, *missing_flags]).strip()
   if 'xla_force_host_platform_device_count' not in flags:
-    _count_cores_as_devices(requested, told)
+    _count_cores_as_devices(requested, warn_if_late)
   find()
 
 
-def _count_cores_as_devices(requested, told):
-  # The cores of the process's affinity, or fewer if a container's quota gives less
-  # time.
-  cores = joblib.cpu_count()
-  os.environ['NPROC'] = str(cores)  # how many threads XLA starts
-  mine = max(cores // hosts.sharing_cores(cores), 1)
-  count = min(mine, _MAX_CPU_DEVICES) if requested == 'auto' else requested
-  most = max(cores, _MAX_CPU_DEVICES)
-  if count > most:
-    raise UsageError(
-      f'--config.execution.devices={requested} must be at most {most} here.'
-    )
+def _count_cores_as_devices(requested: int | str, warn_if_late: bool) -> None:
+  num_cores = cores.count_usable()
+  os.environ['NPROC'] = str(num_cores)  # how many threads XLA starts
+  if requested == 'auto':
+    cores_of_process = max(num_cores // hosts.sharing_cores(num_cores), 1)
+    count = min(cores_of_process, _MAX_CPU_DEVICES)
+  else:
+    count = requested
+  limit = max(num_cores, _MAX_CPU_DEVICES)
+  if count > limit:
+    raise KnobError('execution.devices', requested, f'must be at most {limit} here.')
   try:
     jax.config.update('jax_num_cpu_devices', count)
   except RuntimeError:
     # JAX already computes, and its devices stay. If more are requested, `available`
     # raises an error.
-    there, cpu = jax.local_device_count(), jax.default_backend() == 'cpu'
-    if told and requested == 'auto' and cpu and there < count:
-      line = f'JAX is in use already, with {there} of {count} cores; so is this run'
-      print(line, file=sys.stderr)
+    num_devices = jax.local_device_count()
+    is_on_cpu = jax.default_backend() == 'cpu'
+    if warn_if_late and requested == 'auto' and is_on_cpu and num_devices < count:
+      print(
+        f'JAX is in use already, with {num_devices} of {count} cores; so is this run',
+        file=sys.stderr,
+      )
 
 
 def find() -> None:
@@ -94,39 +107,44 @@ def find() -> None:
     UsageError: there is no device of the kind that JAX_PLATFORMS names, or a setting
       would make JAX compute something else.
   """
-  for name, plain in _PLAIN.items():
-    if getattr(jax.config, name) != plain:
+  for name, default in _DEFAULT_SETTINGS.items():
+    if getattr(jax.config, name) != default:
       raise UsageError(
         f'{name.upper()} changes what is computed, and is not recorded: unset it.'
       )
-  logged, log = [], logging.getLogger(jax.devices.__module__)
+  logged_errors = []
+  logger = logging.getLogger(jax.devices.__module__)
 
-  def is_no_error(record):  # in place of nine lines of traceback
-    if record.levelno >= logging.ERROR:
-      logged.append(record.exc_info[1] if record.exc_info else record.getMessage())
-    return record.levelno < logging.ERROR
+  def keep_error(record):  # in place of nine lines of traceback
+    if record.levelno < logging.ERROR:
+      return True
+    error = record.exc_info[1] if record.exc_info else record.getMessage()
+    logged_errors.append(error)
+    return False
 
-  log.addFilter(is_no_error)
+  logger.addFilter(keep_error)
   try:
     jax.devices()
   except (RuntimeError, AssertionError) as error:
-    asked, first = os.environ.get('JAX_PLATFORMS', ''), [*logged, error][0]
+    platforms = os.environ.get('JAX_PLATFORMS', '')
+    cause = logged_errors[0] if logged_errors else error
     raise UsageError(
-      f'JAX_PLATFORMS={asked!r}: no such device can be used. {_first_line(first)}'
+      f'JAX_PLATFORMS={platforms!r}: no such device can be used. {_first_line(cause)}'
     ) from None
   finally:
-    log.removeFilter(is_no_error)
-  if logged:
-    reason = _first_line(logged[0])
+    logger.removeFilter(keep_error)
+  if logged_errors:
+    reason = _first_line(logged_errors[0])
     print(f'No GPU can be used, the CPU computes: {reason}', file=sys.stderr)
 
 
-def _first_line(error):
-  return (str(error).splitlines() or [''])[0]
+def _first_line(error: object) -> str:
+  lines = str(error).splitlines()
+  return lines[0] if lines else ''
 
 
 @contextlib.contextmanager
-def out_of_memory_is_told(buffers: Callable[[], Mapping[str, int]] = dict):
+def explaining_out_of_memory(buffers: Callable[[], Mapping[str, int]] = dict):
   """Inside, a device that runs out of memory ends the run with one line.
 
   Args:
@@ -140,20 +158,23 @@ def out_of_memory_is_told(buffers: Callable[[], Mapping[str, int]] = dict):
   except jax.errors.JaxRuntimeError as error:
     if 'RESOURCE_EXHAUSTED' not in str(error):
       raise
-    largest = sorted(buffers().items(), key=lambda item: -item[1])
-    sizes = ', '.join(f'{name} {size / 2**20:,.0f} MiB' for name, size in largest)
+    largest_first = sorted(buffers().items(), key=lambda item: -item[1])
+    sizes = [f'{name} {size / 2**20:,.0f} MiB' for name, size in largest_first]
+    details = f' ({", ".join(sizes)})' if sizes else ''
     raise RunError(
-      'Out of memory on the device' + (f' ({sizes})' if sizes else '') + '. Lower '
-      '--config.execution.lanes or --config.execution.cache_mib; the same command goes '
-      f'on from the newest checkpoint. {_first_line(error)}'
+      f'Out of memory on the device{details}. Lower {flag("execution.lanes")} or '
+      f'{flag("execution.cache_mib")}; the same command goes on from the newest '
+      f'checkpoint. {_first_line(error)}'
     ) from None
 
 
 def visible_gpus() -> list[str]:
   """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-  if (named := os.environ.get('CUDA_VISIBLE_DEVICES')) is not None:
-    return [name for name in named.split(',') if name]
-  return [str(n) for n in range(len(glob.glob('/proc/driver/nvidia/gpus/*')))]
+  visible = os.environ.get('CUDA_VISIBLE_DEVICES')
+  if visible is not None:
+    return [name for name in visible.split(',') if name]
+  num_gpus = len(glob.glob('/proc/driver/nvidia/gpus/*'))
+  return [str(index) for index in range(num_gpus)]
 
 
 def available(requested: int | str) -> int:
@@ -165,13 +186,14 @@ def available(requested: int | str) -> int:
   Raises:
     UsageError: there are fewer devices.
   """
-  count = jax.local_device_count()
   if requested == 'auto':
     return jax.device_count()
+  count = jax.local_device_count()
   if requested > count:
-    raise UsageError(
-      f'--config.execution.devices={requested} must be at most {count}, '
-      f'the {jax.default_backend()} devices here.'
+    raise KnobError(
+      'execution.devices',
+      requested,
+      f'must be at most {count}, the {jax.default_backend()} devices here.',
     )
   return requested * hosts.count()
 
@@ -182,15 +204,19 @@ def mesh(num_devices: int) -> Mesh:
   The processes contribute one device each in turn.
   """
   in_turns = np.array(jax.devices()).reshape(hosts.count(), -1).T.ravel()
-  chosen = sorted(in_turns[:num_devices], key=lambda one: one.process_index)
-  return Mesh(np.array(chosen), (LANES,), axis_types=(AxisType.Auto,))
+  mesh_devices = sorted(in_turns[:num_devices], key=lambda device: device.process_index)
+  return Mesh(np.array(mesh_devices), (LANES,), axis_types=(AxisType.Auto,))
 
 
 def own_lanes(mesh: Mesh, num_lanes: int) -> range:
   """The lanes of this process's devices."""
-  each, mine = num_lanes // mesh.size, jax.process_index()
-  own = [p for p, one in enumerate(mesh.devices) if one.process_index == mine]
-  return range(each * own[0], each * (own[-1] + 1))
+  lanes_per_device = num_lanes // mesh.size
+  positions = [
+    position
+    for position, device in enumerate(mesh.devices)
+    if device.process_index == jax.process_index()
+  ]
+  return range(lanes_per_device * positions[0], lanes_per_device * (positions[-1] + 1))
 
 
 def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
@@ -212,11 +238,11 @@ def split(tree: PyTree, specs: PyTree, mesh: Mesh) -> PyTree:
     return jax.make_array_from_callback(leaf.shape, sharding, leaf.__getitem__)
 
   # A spec may stand for a whole subtree.
-  whole = jax.tree.broadcast(shardings, tree)
-  return jax.tree.map(own_parts, whole, tree)
+  sharding_of_leaf = jax.tree.broadcast(shardings, tree)
+  return jax.tree.map(own_parts, sharding_of_leaf, tree)
 
 
-def meet(mesh: Mesh) -> None:
+def connect(mesh: Mesh) -> None:
   """Lets the devices of several processes connect, before anything is compiled.
 
   Gloo waits only 30 seconds for a late process at the first sum over these devices, but

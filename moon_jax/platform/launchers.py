@@ -8,23 +8,58 @@ from typing import NamedTuple
 from moon_jax.core.errors import UsageError
 
 COORDINATOR = 'MOON_JAX_COORDINATOR'  # host:port of process 0
-PROCESSES, PROCESS = 'MOON_JAX_PROCESSES', 'MOON_JAX_PROCESS'  # how many, which one
+PROCESSES = 'MOON_JAX_PROCESSES'  # number of processes
+PROCESS = 'MOON_JAX_PROCESS'  # index of this process
 WAIT = 'MOON_JAX_WAIT'  # seconds to wait for all processes to start
-# A launcher: its name, JAX's name for it, and the environment variables for the address
-# of process 0, the number of processes, this process's index, and its index on its
-# host.
-LAUNCHERS = (
-  (PROCESSES, 'deactivate', COORDINATOR, PROCESSES, PROCESS, ''),  # by hand
-  (
-    *('SLURM', 'slurm', 'SLURM_STEP_NODELIST'),
-    *('SLURM_STEP_NUM_TASKS', 'SLURM_PROCID', 'SLURM_LOCALID'),
-  ),
-  (
-    *('Open MPI', 'ompi', 'OMPI_MCA_orte_hnp_uri'),
-    *(f'OMPI_COMM_WORLD_{name}' for name in ('SIZE', 'RANK', 'LOCAL_RANK')),
-  ),
+_DEFAULT_WAIT = 300
+_LIMIT = 2**16  # of numbers of processes, seconds and ports
+
+
+class Launcher(NamedTuple):
+  """A program that starts processes, and the environment variables that it sets.
+
+  Attributes:
+    name: its name; for processes that are started by hand, PROCESSES.
+    method: JAX's name for it.
+    coordinator: variable for the address of process 0.
+    count: variable for the number of processes.
+    index: variable for the index of this process.
+    index_on_host: variable for its index on its host; '' if there is none.
+  """
+
+  name: str
+  method: str
+  coordinator: str
+  count: str
+  index: str
+  index_on_host: str
+
+
+BY_HAND = Launcher(
+  name=PROCESSES,
+  method='deactivate',
+  coordinator=COORDINATOR,
+  count=PROCESSES,
+  index=PROCESS,
+  index_on_host='',
 )
-_MOST = 2**16
+SLURM = Launcher(
+  name='SLURM',
+  method='slurm',
+  coordinator='SLURM_STEP_NODELIST',
+  count='SLURM_STEP_NUM_TASKS',
+  index='SLURM_PROCID',
+  index_on_host='SLURM_LOCALID',
+)
+OPEN_MPI = Launcher(
+  name='Open MPI',
+  method='ompi',
+  coordinator='OMPI_MCA_orte_hnp_uri',
+  count='OMPI_COMM_WORLD_SIZE',
+  index='OMPI_COMM_WORLD_RANK',
+  index_on_host='OMPI_COMM_WORLD_LOCAL_RANK',
+)
+LAUNCHERS = (BY_HAND, SLURM, OPEN_MPI)
 
 
 class Place(NamedTuple):
@@ -36,9 +71,9 @@ class Place(NamedTuple):
     coordinator: host:port at which process 0 listens; None if JAX finds it.
     count: number of processes, above 1.
     index: index of this process, from 0.
-    wait: seconds to wait for all processes.
-    beside: number of the processes that are on this host.
-    local: index of this process among them.
+    wait_seconds: how long to wait for all processes.
+    count_on_host: number of the processes that are on this host.
+    index_on_host: index of this process among them.
   """
 
   launcher: str
@@ -46,9 +81,9 @@ class Place(NamedTuple):
   coordinator: str | None
   count: int
   index: int
-  wait: int = 300
-  beside: int = 1
-  local: int = 0
+  wait_seconds: int = _DEFAULT_WAIT
+  count_on_host: int = 1
+  index_on_host: int = 0
 
 
 def detect(environment: Mapping[str, str]) -> Place | None:
@@ -57,49 +92,76 @@ def detect(environment: Mapping[str, str]) -> Place | None:
   Raises:
     UsageError: the variables are incomplete, or have impossible values.
   """
-
-  def number(name, least, below, default=''):
-    value = environment.get(name, default)
-    if not (re.fullmatch('[0-9]{1,9}', value) and least <= int(value) < below):
-      raise UsageError(f'{name}={value!r} must be in [{least}, {below - 1}].')
-    return int(value)
-
-  started = (one for one in LAUNCHERS if one[3] in environment)
-  *names, found, count, index, local = next(started, LAUNCHERS[0])
-  count = number(count, 1, _MOST, '1')
+  started_by = (launcher for launcher in LAUNCHERS if launcher.count in environment)
+  launcher = next(started_by, BY_HAND)
+  count = _number(environment, launcher.count, 1, _LIMIT, default=1)
   if count == 1:
     return None
-  coordinator, host = environment.get(COORDINATOR), ''
-  if coordinator is not None or found not in environment:
+  coordinator = environment.get(COORDINATOR)
+  host = ''
+  if coordinator is not None or launcher.coordinator not in environment:
     host = _host_of(coordinator or '')
-  index, wait = number(index, 0, count), number(WAIT, 1, _MOST, '300')
-  if local:
-    there = _beside(environment), number(local, 0, count, '0')
+  index = _number(environment, launcher.index, 0, count)
+  wait_seconds = _number(environment, WAIT, 1, _LIMIT, default=_DEFAULT_WAIT)
+  if launcher.index_on_host:
+    count_on_host = _count_on_host(environment)
+    index_on_host = _number(environment, launcher.index_on_host, 0, count, default=0)
+  elif host in ('localhost', '127.0.0.1', '::1'):
+    count_on_host = count
+    index_on_host = index
   else:
-    there = (count, index) if host in ('localhost', '127.0.0.1', '::1') else (1, 0)
-  return Place(*names, coordinator, count, index, wait, *there)
+    count_on_host = 1
+    index_on_host = 0
+  return Place(
+    launcher=launcher.name,
+    method=launcher.method,
+    coordinator=coordinator,
+    count=count,
+    index=index,
+    wait_seconds=wait_seconds,
+    count_on_host=count_on_host,
+    index_on_host=index_on_host,
+  )
 
 
-def _host_of(address):
+def _number(
+  environment: Mapping[str, str],
+  name: str,
+  least: int,
+  limit: int,
+  default: int | None = None,
+) -> int:
+  """A variable's number, at least `least` and below `limit`."""
+  text = environment.get(name, '' if default is None else str(default))
+  if not (re.fullmatch('[0-9]{1,9}', text) and least <= int(text) < limit):
+    raise UsageError(f'{name}={text!r} must be in [{least}, {limit - 1}].')
+  return int(text)
+
+
+def _host_of(address: str) -> str:
   """'node1' of 'node1:29400'."""
-  found = re.fullmatch(r'\[?((?!.*\.\.).+?)\]?:([0-9]{1,5})', address)
-  if not found or not 0 < int(found[2]) < _MOST:  # JAX would crash
-    wanted = f'host:port of process 0, the port in [1, {_MOST - 1}]'
-    raise UsageError(f'{COORDINATOR}={address!r} must be {wanted}.')
-  return found[1]
+  match = re.fullmatch(r'\[?((?!.*\.\.).+?)\]?:([0-9]{1,5})', address)
+  if not match or not 0 < int(match[2]) < _LIMIT:  # JAX would crash
+    raise UsageError(
+      f'{COORDINATOR}={address!r} must be host:port of process 0, the port in '
+      f'[1, {_LIMIT - 1}].'
+    )
+  return match[1]
 
 
-def _beside(environment):
+def _count_on_host(environment: Mapping[str, str]) -> int:
   """The number of processes on this host; for SLURM's '4(x2),1' on its third host 1."""
   counts = environment.get('SLURM_STEP_TASKS_PER_NODE', '1')
   if 'OMPI_COMM_WORLD_LOCAL_SIZE' in environment:
     counts = environment['OMPI_COMM_WORLD_LOCAL_SIZE']
-  each = re.findall(r'(\d+)(?:\(x(\d+)\))?', counts)
-  nodes = [int(many) for many, times in each for _ in range(int(times or 1))]
-  return nodes[int(environment.get('SLURM_NODEID', 0)) % len(nodes)]
+  count_of_node = []
+  for count, num_nodes in re.findall(r'(\d+)(?:\(x(\d+)\))?', counts):
+    count_of_node += [int(count)] * int(num_nodes or 1)
+  node = int(environment.get('SLURM_NODEID', 0))
+  return count_of_node[node % len(count_of_node)]
 
 
-def own_gpus(place: Place, seen: int) -> list[int]:
+def own_gpus(place: Place, num_visible: int) -> list[int]:
   """This process's part of its host's GPUs; [] for all that it sees.
 
   Each of several processes on a host gets a part, unless their launcher has already
@@ -107,16 +169,17 @@ def own_gpus(place: Place, seen: int) -> list[int]:
 
   Args:
     place: place of the process.
-    seen: number of GPUs that it sees.
+    num_visible: number of GPUs that it sees.
   """
   if 'SLURM_GPUS_ON_NODE' in os.environ:
-    whole = seen == int(os.environ['SLURM_GPUS_ON_NODE'])
+    sees_all = num_visible == int(os.environ['SLURM_GPUS_ON_NODE'])
   else:
-    whole = 'CUDA_VISIBLE_DEVICES' not in os.environ
-  if place.beside == 1 or not whole or seen < place.beside:
+    sees_all = 'CUDA_VISIBLE_DEVICES' not in os.environ
+  if place.count_on_host == 1 or not sees_all or num_visible < place.count_on_host:
     return []
-  each = seen // place.beside
-  return list(range(each * place.local, each * (place.local + 1)))
+  gpus_each = num_visible // place.count_on_host
+  first_gpu = gpus_each * place.index_on_host
+  return list(range(first_gpu, first_gpu + gpus_each))
 
 
 def sharing_cores(place: Place, cores: int) -> int:
@@ -126,5 +189,7 @@ def sharing_cores(place: Place, cores: int) -> int:
     place: place of the process.
     cores: number of cores that it may use.
   """
-  there = int(os.environ.get('SLURM_CPUS_ON_NODE', os.cpu_count() or 1))
-  return place.beside if place.launcher == PROCESSES or cores >= there else 1
+  cores_of_host = int(os.environ.get('SLURM_CPUS_ON_NODE', os.cpu_count() or 1))
+  if place.launcher == PROCESSES or cores >= cores_of_host:
+    return place.count_on_host
+  return 1

@@ -177,7 +177,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
     UsageError: the path is no run directory, or has no such model.
     NoCheckpointError: the run directory has no usable checkpoint.
   """
-  devices.claim('auto', told=False)  # a run may follow in this process
+  devices.claim('auto', warn_if_late=False)  # a run may follow in this process
   workdir = expand(workdir)
   if os.path.isfile(workdir):  # not is_file, which raises if the name is too long
     return _of_file(workdir, client)

@@ -74,7 +74,7 @@ def run(
     ]
     experiment, first_state = _build(config, console, load, min_steps)
     digests = _input_digests(experiment, config)
-    devices.meet(experiment.placement.mesh)
+    devices.connect(experiment.placement.mesh)
     opening = _open(
       request, experiment, digests, first_state, console, notices, user_callbacks
     )
@@ -90,7 +90,7 @@ def _build(config, console, load, min_steps) -> tuple[Experiment, State]:
   compile_cache.keep_kernels(config.execution.compile_cache)
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
   console.devices()
-  with hosts.alike(), devices.out_of_memory_is_told():
+  with hosts.failing_together(), devices.explaining_out_of_memory():
     experiment = build(config, load, min_steps)
     first_state = initial_state(experiment)
   if hosts.count() > 1:  # only process 0 reads and writes what is saved
@@ -166,7 +166,7 @@ def _open(
     store = stack.enter_context(client_store.opened(experiment, folder))
     checkpoints = stack.enter_context(Checkpoints(folder, console.say, store))
     run_directory.save_partition(workdir, experiment)
-    with devices.out_of_memory_is_told():
+    with devices.explaining_out_of_memory():
       rounds_saved = run_directory.rounds_saved(workdir)
       state = checkpoints.newest_or(first_state, rounds_saved)
     console.introduce(request, experiment, state)
@@ -260,7 +260,7 @@ def _train(
   if hosts.count() > 1:
     state = devices.replicate(hosts.from_first(state), experiment.placement.mesh)
   rounds = Rounds(experiment, state, opened.store)
-  with devices.out_of_memory_is_told():
+  with devices.explaining_out_of_memory():
     rounds.compile(console.say)
   checkpoint_every = experiment.config.checkpoint_every_rounds
   stop_requested = False  # by a signal
@@ -273,7 +273,7 @@ def _train(
     return any([callback.wants_state(number) for callback in callbacks])
 
   with (
-    devices.out_of_memory_is_told(rounds.buffers),
+    devices.explaining_out_of_memory(rounds.buffers),
     stop.deferred(),
     contextlib.closing(rounds.run(wants_state)) as finished_rounds,
   ):

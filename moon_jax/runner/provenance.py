@@ -7,9 +7,8 @@ import platform
 import subprocess
 from typing import Any
 
-import joblib
-
 from moon_jax import __version__
+from moon_jax.platform import cores
 
 _PACKAGES = ('jax', 'jaxlib', 'flax', 'optax', 'orbax-checkpoint', 'numpy')
 
@@ -22,7 +21,7 @@ def versions() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
   """The name of the processor, and the number of cores that the process may use."""
-  return {'processor': _processor(), 'cores': joblib.cpu_count()}
+  return {'processor': _processor(), 'cores': cores.count_usable()}
 
 
 def _processor() -> str:

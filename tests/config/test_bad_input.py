@@ -8,7 +8,6 @@ import pathlib
 import re
 import shlex
 
-import joblib
 import numpy as np
 import pytest
 from matplotlib import font_manager
@@ -16,6 +15,7 @@ from matplotlib import font_manager
 from moon_jax import catalog
 from moon_jax.__main__ import launch
 from moon_jax.core.errors import ExitCode
+from moon_jax.platform import cores
 from tests.data import test_sources
 
 
@@ -99,7 +99,7 @@ def test_bad_command_line(line, folder, capsys, monkeypatch):
 
 
 def test_more_devices_than_a_cpu_may_have(folder, capsys):
-  most = max(joblib.cpu_count(), 8)
+  most = max(cores.count_usable(), 8)
   assert launch(['--config.execution.devices=100000000']) == ExitCode.USAGE
   wanted = f'--config.execution.devices=100000000 must be at most {most} here.'
   assert capsys.readouterr().err == wanted + '\n'

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from moon_jax.core.errors import ExitCode, UsageError
-from moon_jax.platform import devices
+from moon_jax.platform import cores, devices
 from tests.processes import launch
 from tests.run_directories import FEDAVG
 
@@ -20,22 +20,22 @@ def test_available():
 
 
 def test_devices_and_threads_are_as_many_as_usable_cores(monkeypatch):
-  told = {}
-  monkeypatch.setattr(devices.joblib, 'cpu_count', lambda: 6)
-  monkeypatch.setattr(jax.config, 'update', told.__setitem__)
+  settings = {}
+  monkeypatch.setattr(cores, 'count_usable', lambda: 6)
+  monkeypatch.setattr(jax.config, 'update', settings.__setitem__)
   for name in ('XLA_FLAGS', 'NPROC'):
     monkeypatch.setenv(name, '')
   devices.claim('auto')
-  assert (told['jax_num_cpu_devices'], os.environ['NPROC']) == (6, '6')
+  assert (settings['jax_num_cpu_devices'], os.environ['NPROC']) == (6, '6')
 
 
 def test_fewer_devices_than_cores_are_told(monkeypatch, capsys):
   monkeypatch.setenv('XLA_FLAGS', '')
   monkeypatch.setenv('NPROC', '')
   monkeypatch.setattr(devices, '_MAX_CPU_DEVICES', 16)
-  monkeypatch.setattr(devices.joblib, 'cpu_count', lambda: 12)
+  monkeypatch.setattr(cores, 'count_usable', lambda: 12)
   devices.claim('auto')  # this process has eight
-  devices.claim('auto', told=False)
+  devices.claim('auto', warn_if_late=False)
   devices.claim(8)
   monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
   devices.claim('auto')

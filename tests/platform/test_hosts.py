@@ -6,7 +6,7 @@ from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.platform import hosts, launchers
 from moon_jax.platform.launchers import LAUNCHERS, Place
 
-BY_HAND, SLURM, OPEN_MPI = (launcher[:2] for launcher in LAUNCHERS)
+BY_HAND, SLURM, OPEN_MPI = LAUNCHERS
 HAND = {
   'MOON_JAX_COORDINATOR': 'node1:29400',
   'MOON_JAX_PROCESSES': '3',
@@ -30,8 +30,13 @@ MPI = {
 }
 
 
+def place(launcher, coordinator=None, *, count=8, index=5, **fields):
+  """The place of a process that a launcher has started."""
+  return Place(launcher.name, launcher.method, coordinator, count, index, **fields)
+
+
 @pytest.mark.parametrize(
-  ('environment', 'place'),
+  ('environment', 'expected'),
   [
     ({}, None),
     (HAND | {'MOON_JAX_PROCESSES': '1'}, None),
@@ -40,19 +45,40 @@ MPI = {
     (STEP | {'MOON_JAX_PROCESSES': '1'}, None),
     # It is the batch script, before its `srun`.
     ({'SLURM_JOB_ID': '17', 'SLURM_NTASKS': '8', 'SLURM_PROCID': '0'}, None),
-    (HAND, Place(*BY_HAND, 'node1:29400', 3, 2)),
-    (HERE, Place(*BY_HAND, 'localhost:7', 3, 2, beside=3, local=2, wait=20)),
-    (STEP, Place(*SLURM, None, 8, 5, beside=3, local=2)),
-    (STEP | {'SLURM_NODEID': '2'}, Place(*SLURM, None, 8, 5, beside=2, local=2)),
-    (MPI, Place(*OPEN_MPI, None, 4, 3, beside=2, local=1)),
+    (HAND, place(BY_HAND, 'node1:29400', count=3, index=2)),
+    (
+      HERE,
+      place(
+        BY_HAND,
+        'localhost:7',
+        count=3,
+        index=2,
+        count_on_host=3,
+        index_on_host=2,
+        wait_seconds=20,
+      ),
+    ),
+    (STEP, place(SLURM, count=8, index=5, count_on_host=3, index_on_host=2)),
+    (
+      STEP | {'SLURM_NODEID': '2'},
+      place(SLURM, count=8, index=5, count_on_host=2, index_on_host=2),
+    ),
+    (MPI, place(OPEN_MPI, count=4, index=3, count_on_host=2, index_on_host=1)),
     (
       MPI | {'MOON_JAX_COORDINATOR': '[fe80::1]:65535'},
-      Place(*OPEN_MPI, '[fe80::1]:65535', 4, 3, beside=2, local=1),
+      place(
+        OPEN_MPI,
+        '[fe80::1]:65535',
+        count=4,
+        index=3,
+        count_on_host=2,
+        index_on_host=1,
+      ),
     ),
   ],
 )
-def test_which_process_this_is(environment, place):
-  assert launchers.detect(environment) == place
+def test_which_process_this_is(environment, expected):
+  assert launchers.detect(environment) == expected
 
 
 @pytest.mark.parametrize(
@@ -94,7 +120,7 @@ NODE = {'SLURM_GPUS_ON_NODE': '4'}
 
 
 @pytest.mark.parametrize(
-  ('beside', 'seen', 'environment', 'own'),
+  ('count_on_host', 'num_visible', 'environment', 'gpus'),
   [
     (1, 4, NODE, []),  # one process for each node: all
     (4, 4, NODE, [2]),  # one for each GPU
@@ -110,15 +136,16 @@ NODE = {'SLURM_GPUS_ON_NODE': '4'}
   ],
 )
 def test_processes_of_a_host_share_its_gpus(
-  monkeypatch, beside, seen, environment, own
+  monkeypatch, count_on_host, num_visible, environment, gpus
 ):
   for name in ('CUDA_VISIBLE_DEVICES', *NODE):
     monkeypatch.delenv(name, raising=False)
   for name, value in environment.items():
     monkeypatch.setenv(name, value)
-  local = 2 if beside > 2 else beside - 1
-  place = Place(*SLURM, None, 16, 9, 300, beside, local)
-  assert launchers.own_gpus(place, seen) == own
+  process = place(
+    SLURM, count_on_host=count_on_host, index_on_host=min(2, count_on_host - 1)
+  )
+  assert launchers.own_gpus(process, num_visible) == gpus
 
 
 @pytest.mark.parametrize(
@@ -134,20 +161,23 @@ def test_processes_share_cores_that_are_nobodys_own(
 ):
   assert hosts.sharing_cores(cores) == 1
   monkeypatch.setenv('SLURM_CPUS_ON_NODE', '16')
-  monkeypatch.setattr(hosts, '_place', Place(*launcher, None, 8, 5, beside=4))
+  monkeypatch.setattr(hosts, '_place', place(launcher, count_on_host=4))
   assert hosts.sharing_cores(cores) == sharing
 
 
 def test_an_error_of_which_all_know_is_told_once(monkeypatch):
   """Otherwise the other processes, which have gone on, would be waited for."""
-  asked = []
+  errors_sent = []
 
   def gather(value, error):
-    asked.append(str(error))
-    raise hosts._failure(1, 'no data', ExitCode.USAGE)
+    errors_sent.append(str(error))
+    raise hosts._error_of_process(1, 'no data', ExitCode.USAGE)
 
   monkeypatch.setattr(hosts, '_names', ['a', 'b'])
   monkeypatch.setattr(hosts, 'gather', gather)
-  with pytest.raises(RunError, match='Process 1 on b: no data'), hosts.alike():
+  with (
+    pytest.raises(RunError, match='Process 1 on b: no data'),
+    hosts.failing_together(),
+  ):
     hosts.decided(lambda: 0)
-  assert asked == ['None']
+  assert errors_sent == ['None']

@@ -137,17 +137,18 @@ def test_what_one_process_finds_out_is_told_by_all(two):
 # One start trains many runs: JAX and its processes start once, no pictures are drawn,
 # and no program is traced twice.
 MANY = f"""
-import json, sys
+import json, os, sys
 from moon_jax.config import cli
 from moon_jax.building import programs
-from moon_jax.platform import hosts
+from moon_jax.platform import hosts, joining, launchers
 from moon_jax.core.errors import RunError
 from moon_jax.runner import callbacks, loop, signals
 from tests.programs import compile_once
 callbacks.PictureDrawer.end = lambda self: None
 programs.compile_programs = compile_once
 runs = [[*words, *sys.argv[1:]] for words in json.load(open('runs.json'))]
-with hosts.joined(cli.parse(runs[-1]).config.execution, dict):
+place, execution = launchers.detect(os.environ), cli.parse(runs[-1]).config.execution
+with joining.joined(place, execution, dict):
   for words in runs:
     stop = signals.Stop()
     if words[0] == {STOPPED!r}:
