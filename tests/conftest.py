@@ -57,7 +57,7 @@ jax.devices()  # eight, however many a run in this process asks for
 
 # The longest tests come first, so that no worker waits for one at the end.
 LONGEST = (
-  'tests/runner/test_interruption.py',
+  'tests/runner/test_faults.py',
   'tests/runner/test_hosts.py',
   'tests/runner/',
   'tests/sweeps/',

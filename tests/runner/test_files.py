@@ -20,7 +20,7 @@ def fill(folder):
   return path
 
 
-def told(path, reason):
+def cannot_be_written(path, reason):
   return (
     f'{path} cannot be written: {reason}. What was saved before is kept, and the same '
     'command goes on from there.'
@@ -38,7 +38,7 @@ def test_a_file_is_replaced_wholly_or_not_at_all(disk):
   with pytest.raises(RunError) as caught:
     files.replace(path, 'x' * 100_000)
   assert caught.value.exit_code == ExitCode.FAILED
-  assert str(caught.value) == told(path, 'No space left on device')
+  assert str(caught.value) == cannot_be_written(path, 'No space left on device')
   assert path.read_text() == 'old'
   assert names(folder) == ['a.json']
   files.replace(path, 'new')

@@ -1,0 +1,645 @@
+"""The fault matrix: what strikes a run at which moment, and what must hold afterwards.
+
+All rows train the same experiment. A row says how the run ends: its exit code, and its
+only line on standard error. Then the same command goes on to the end of a run that
+nothing happened to: equal records, and equal arrays to the last bit.
+
+Signals are sent to real processes. Where the instant matters the process is paused when
+a file shows that it is there, and that is checked again before the signal is sent.
+"""
+
+import contextlib
+import functools
+import itertools
+import os
+import platform
+import random
+import re
+import resource
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import moon_jax
+from moon_jax.config import cli
+from moon_jax.core import files
+from moon_jax.core.errors import ExitCode, RunError
+from moon_jax.runner import callbacks, checkpoint, client_store, loop, saved_state
+from moon_jax.runner import signals as signals_lib
+from tests import power_loss
+from tests.conftest import draw_pictures
+from tests.processes import (
+  LIMIT_SECONDS,
+  Running,
+  check_same_records,
+  check_success,
+  contents,
+  flip,
+  launch,
+  launched,
+  read_lines,
+)
+from tests.processes import checkpoint as read_checkpoint
+from tests.run_directories import TINY, words_of
+from tests.runner.conftest import SIX
+from tests.runner.test_files import cannot_be_written, fill
+from tests.selection import few
+
+pytestmark = pytest.mark.faults
+
+EVERY = 1  # rounds between two saves
+SIX_ROUNDS = (*SIX, '--workdir=run')
+TWELVE_ROUNDS = (*SIX, '--config.num_rounds=12', '--workdir=run')
+FORTY_ROUNDS = (*SIX, '--config.num_rounds=40', '--workdir=run')
+# These rounds take seconds.
+LONG_ROUNDS = (
+  *words_of(num_rounds=4, checkpoint_every_rounds=4, local_epochs=1000),
+  '--workdir=run',
+)
+NUM_ROUNDS = {SIX_ROUNDS: 6, TWELVE_ROUNDS: 12, FORTY_ROUNDS: 40, LONG_ROUNDS: 4}
+
+
+@pytest.fixture(scope='module')
+def undisturbed(workdir, tmp_path_factory):
+  """Command -> the run directory of a run that nothing happened to."""
+
+  @functools.cache
+  def run_directory_of(command):
+    folder = tmp_path_factory.mktemp('undisturbed')
+    if command is LONG_ROUNDS:
+      check_success(launch(folder, *command))
+    else:  # more rounds continue the run of six
+      shutil.copytree(workdir, folder / 'run')
+      check_success(launched(folder, *command))
+    return folder / 'run'
+
+  return run_directory_of
+
+
+def check_same_end(run, expected, num_rounds):
+  """The results are equal to the last bit, and no temporary file is left."""
+  check_same_records(run, expected)
+  leaves = read_checkpoint(expected, num_rounds)
+  # The leaves include the server's weights and those that each client sent last.
+  assert sum(name.endswith('kernel') for name in leaves) >= 4
+  assert read_checkpoint(run, num_rounds) == leaves
+  timed = [line['round'] for line in read_lines(run / 'timings.jsonl')]
+  # If the process was killed while it saved, that round has no timings.
+  assert timed == sorted(set(timed))
+  assert timed[-1] == num_rounds
+  ours, theirs = (  # launch.py draws pictures, a run in a test does not
+    {path.name for path in folder.iterdir() if path.suffix != '.png'}
+    for folder in (run, expected)
+  )
+  assert ours == theirs
+  temporary = [p.name for p in run.rglob('*') if re.search(r'tmp|partial', p.name)]
+  assert temporary == []
+
+
+def check_goes_on(run, command, undisturbed, completed_rounds=None):
+  """The same command goes on, after so many rounds, to the undisturbed end."""
+  if completed_rounds is None:
+    completed_rounds = newest_steps(run).complete
+  start = launch if command is LONG_ROUNDS else launched
+  resumed = start(run.parent, *command, f'--workdir={run.name}')
+  check_success(resumed)
+  assert resumed_after(resumed.stdout) == completed_rounds
+  check_same_end(run, undisturbed(command), NUM_ROUNDS[command])
+
+
+def resumed_after(text):
+  """The round from which a start went on; None if it ended before it said so."""
+  if ': a fresh run' in text:
+    return 0
+  match = re.search(r': resumed after round (\d+) of', text)
+  return int(match[1]) if match else None
+
+
+def num_lines(run):
+  path = run / 'metrics.jsonl'
+  return path.read_bytes().count(b'\n') if path.exists() else 0
+
+
+class Steps(NamedTuple):
+  """The newest complete checkpoint of a run, and the newest that is being written."""
+
+  complete: int
+  begun: int
+
+
+def newest_steps(run):
+  folder = run / 'checkpoints'
+  names = os.listdir(folder) if folder.exists() else []
+  complete = [int(name) for name in names if name.isdigit()]
+  matches = [re.match(r'(\d+)\.partial', name) for name in names]
+  begun = [int(match[1]) for match in matches if match]
+  return Steps(max(complete, default=0), max(begun, default=0))
+
+
+# --- signals --------------------------------------------------------------------------
+
+
+def catches_sigterm(process):
+  """Whether the process has a handler for SIGTERM; Python itself has none."""
+  with open(f'/proc/{process.pid}/status') as status:
+    masks = dict(line.split(':', 1) for line in status)
+  return int(masks['SigCgt'], 16) >> (signal.SIGTERM - 1) & 1
+
+
+def until_loading(seconds):
+  """While Python loads the packages: some seconds after signals are caught."""
+
+  def wait(process, run):
+    while not catches_sigterm(process):
+      time.sleep(0.002)
+    time.sleep(seconds)
+
+  return wait
+
+
+def until_compiling(process, run):
+  # JAX says this just before it gives a program to XLA; compiling takes far longer.
+  process.wait_for('MLIR module conversion jit(evaluate)', stream='stderr')
+  time.sleep(0.5)
+
+
+def until_in_round(process, run):
+  process.wait_for('round 1/4')
+
+
+def until_a_round_is_recorded(process, run):
+  process.pause_when(lambda: num_lines(run) > 0)
+
+
+def until_saving(process, run):
+  """Pauses in a save, in which a second process is refused."""
+
+  def is_saving():
+    steps = newest_steps(run)
+    return steps.complete >= EVERY and steps.begun > steps.complete
+
+  process.pause_when(is_saving)
+  before = contents(run)
+  second = launched(run.parent, *TWELVE_ROUNDS)
+  assert second.returncode == ExitCode.USAGE
+  holder = f'process {process.pid} on {re.escape(platform.node())}'
+  start = r'\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d'
+  assert re.fullmatch(
+    rf'Another process is running in run: {holder}, started {start}\. '
+    r'Give this one a --workdir\.\n',
+    second.stderr,
+  )
+  assert contents(run) == before
+
+
+AT_ONCE = 'Stopped at once by {name}; what was saved stays. To go on: {command}\n'
+SAVING = '{name}: saving after this round; SIGTERM or Ctrl-C now stops at once.\n'
+SAVED = (
+  'Stopped by {name} after round {completed_rounds}, which is saved. '
+  'To go on: {command}\n'
+)
+SIGNAL_NAMES = {
+  signal.SIGTERM: 'SIGTERM',
+  signal.SIGINT: 'Ctrl-C',
+  signal.SIGHUP: 'SIGHUP',
+}
+
+
+class SignalCase(NamedTuple):
+  """Signals at a moment, and what must hold.
+
+  Attributes:
+    wait: (process, run directory) -> returns at the moment.
+    numbers: the signals; each waits for what the first one makes the process say.
+    exit_code: of the process.
+    stderr: all that the process prints there, with the `name` of the first signal.
+    command: what is run.
+    prefix: what runs it.
+  """
+
+  wait: Callable
+  numbers: tuple[signal.Signals, ...]
+  exit_code: ExitCode
+  stderr: str
+  command: tuple[str, ...] = TWELVE_ROUNDS
+  prefix: tuple[str, ...] = ()
+
+
+SIGNALS = {
+  'Ctrl-C while it is loaded': SignalCase(
+    until_loading(0.2), (signal.SIGINT,), ExitCode.INTERRUPTED, AT_ONCE
+  ),
+  'SIGTERM and SIGHUP in a save': SignalCase(
+    until_saving,
+    (signal.SIGTERM, signal.SIGHUP),
+    ExitCode.PREEMPTED,
+    SAVING + SAVED,
+  ),
+}
+RARER_SIGNALS = {
+  'Ctrl-C as soon as it is caught': SignalCase(
+    until_loading(0), (signal.SIGINT,), ExitCode.INTERRUPTED, AT_ONCE
+  ),
+  'Ctrl-C 0.1 s later': SignalCase(
+    until_loading(0.1), (signal.SIGINT,), ExitCode.INTERRUPTED, AT_ONCE
+  ),
+  'Ctrl-C in a save': SignalCase(
+    until_saving, (signal.SIGINT,), ExitCode.INTERRUPTED, SAVING + SAVED
+  ),
+  'SIGHUP in a save': SignalCase(
+    until_saving, (signal.SIGHUP,), ExitCode.PREEMPTED, SAVING + SAVED
+  ),
+  'Ctrl-C in a round': SignalCase(
+    until_in_round,
+    (signal.SIGINT,),
+    ExitCode.INTERRUPTED,
+    SAVING + SAVED,
+    LONG_ROUNDS,
+  ),
+  'SIGTERM twice in a round': SignalCase(
+    until_in_round,
+    (signal.SIGTERM, signal.SIGTERM),
+    ExitCode.PREEMPTED,
+    SAVING + AT_ONCE,
+    LONG_ROUNDS,
+  ),
+  'SIGHUP under nohup': SignalCase(
+    until_a_round_is_recorded,
+    (signal.SIGHUP,),
+    ExitCode.DONE,
+    '',
+    prefix=('nohup',),
+  ),
+}
+
+
+@pytest.mark.parametrize('name', few([*SIGNALS], [*RARER_SIGNALS]))
+def test_a_signal_at_a_moment(name, tmp_path, undisturbed, request):
+  case = (SIGNALS | RARER_SIGNALS)[name]
+  run = tmp_path / 'run'
+  if case.command is LONG_ROUNDS:
+    request.getfixturevalue('as_users')
+  with Running(tmp_path, *case.command, prefix=case.prefix) as process:
+    case.wait(process, run)
+    begun = newest_steps(run).begun
+    for number in case.numbers:
+      process.send(number)
+      process.send(signal.SIGCONT)
+      if number != case.numbers[-1] or len(case.numbers) > 1:
+        process.wait_for('saving after this round', stream='stderr')
+    done = process.finish()
+  assert done.returncode == case.exit_code
+  completed_rounds, still_begun = newest_steps(run)
+  whole_command = f'python launch.py {" ".join(case.command)}'
+  stderr = case.stderr.format(
+    name=SIGNAL_NAMES[case.numbers[0]],
+    command=whole_command,
+    completed_rounds=completed_rounds,
+  )
+  # The command line may not have been read yet.
+  assert done.stderr in (stderr, stderr.replace(whole_command, 'the same command'))
+  if case.exit_code == ExitCode.DONE:
+    check_same_end(run, undisturbed(case.command), NUM_ROUNDS[case.command])
+    return
+  if not run.exists():
+    assert contents(tmp_path) == {}
+    return
+  assert still_begun == 0
+  if case.stderr.endswith(SAVED):
+    # A checkpoint is written during the rounds up to the next save, which waits for
+    # it; the stop may be seen a round later.
+    assert begun <= completed_rounds <= max(begun + EVERY + 1, 3)
+    assert completed_rounds > 0
+  check_goes_on(run, case.command, undisturbed, completed_rounds)
+
+
+@pytest.mark.slow
+def test_stopped_while_it_compiles(tmp_path):
+  words = ['--config.model=resnet18', '--workdir=run']
+  with Running(tmp_path, *words, JAX_LOG_COMPILES='1') as process:
+    until_compiling(process, tmp_path / 'run')
+    process.send(signal.SIGTERM)
+    begin = time.monotonic()
+    done = process.finish()
+  assert time.monotonic() - begin < 5
+  assert done.returncode == ExitCode.PREEMPTED
+  command = f'python launch.py {" ".join(words)}'
+  assert done.stderr.endswith(AT_ONCE.format(name='SIGTERM', command=command))
+  assert done.stdout.endswith('compiling one round and one test ... ')
+
+
+def run_for(process, run, seconds, max_lines):
+  """Lets the process run for a time or up to a number of lines, and pauses it."""
+  end = time.monotonic() + seconds
+  process.pause_when(lambda: time.monotonic() >= end or num_lines(run) >= max_lines)
+
+
+@pytest.mark.parametrize(
+  ('tier', 'num_kills', 'command'),
+  few(
+    [('disk', 1, TWELVE_ROUNDS)],
+    [('device', 6, FORTY_ROUNDS), ('disk', 6, FORTY_ROUNDS)],
+  ),
+)
+def test_killed_many_times_at_random(tmp_path, undisturbed, tier, num_kills, command):
+  """The last start loads memories from a file to the device, where all are compared."""
+  run, temporary = tmp_path / 'run', tmp_path / 'tmp'
+  temporary.mkdir()
+  words = (*command, f'--config.execution.client_store={tier}')
+  rng = random.Random(5)
+  # Half of the starts end within six rounds and half within one, so that the run has
+  # more rounds than all of them.
+  for number in range(num_kills):
+    before = num_lines(run)
+    with Running(tmp_path, *words, TMPDIR=str(temporary)) as process:
+      if number % 2:
+        run_for(process, run, rng.uniform(0, 4), before + 1)
+      else:
+        max_lines = before + 4 + rng.randint(0, 1)
+        run_for(process, run, LIMIT_SECONDS, max_lines)
+        process.send(signal.SIGCONT)
+        run_for(process, run, rng.uniform(0, 0.2), max_lines + 1)
+      done = process.kill()
+    start = resumed_after(done.stdout)
+    # Only rounds that are recorded but not saved are trained again: up to two
+    # intervals, because a save waits for the one before.
+    assert start is None or before - 2 * EVERY <= start <= before
+    assert done.stderr == ''
+  assert num_lines(run) < NUM_ROUNDS[command]
+  check_goes_on(run, command, undisturbed)
+  assert list(temporary.iterdir()) == []
+
+
+def test_nothing_is_saved_on_a_signal_after_a_failure(monkeypatch):
+  exit_codes = []
+  stop = signals_lib.Stop()
+  monkeypatch.setattr(os, '_exit', exit_codes.append)
+  with contextlib.suppress(ValueError), stop.deferred():
+    raise ValueError
+  for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    stop.request(number)
+  assert exit_codes == [
+    ExitCode.PREEMPTED,
+    ExitCode.INTERRUPTED,
+    ExitCode.PREEMPTED,
+  ]
+
+
+def test_no_process_ends_before_the_state_is_on_the_disk(tmp_path, monkeypatch):
+  """A launcher may kill process 0, which writes the state, once another has ended."""
+  run = tmp_path / 'run'
+  stop = signals_lib.Stop()
+  save, check = saved_state.save, stop.check
+  is_saved_at_check = []
+
+  class SignalsInRoundTwo(moon_jax.Callback):
+    def wants_state(self, number):  # the loop has looked for signals just before
+      stop._signal = signal.SIGTERM if number == 2 else None
+      return False
+
+  def save_slowly(folder, state, index, entries):
+    time.sleep(0.5)
+    save(folder, state, index, entries)
+
+  def watched_check(num_rounds):
+    is_saved_at_check.append((run / 'checkpoints' / str(num_rounds)).exists())
+    check(num_rounds)
+
+  monkeypatch.setattr(saved_state, 'save', save_slowly)
+  monkeypatch.setattr(stop, 'check', watched_check)
+  words = words_of(num_rounds=40, checkpoint_every_rounds=2)
+  request = cli.parse([*words, f'--workdir={run}'])
+  with pytest.raises(signals_lib.StoppedError, match='after round 2, which is'):
+    loop.run(request, stop, [SignalsInRoundTwo()])
+  assert is_saved_at_check == [True]
+
+
+# --- the disk and the run directory ---------------------------------------------------
+
+LIMIT_BEFORE_LOADING = 2.0  # seconds
+
+
+def sizes(step):
+  return {path: path.stat().st_size for path in step.rglob('*') if path.is_file()}
+
+
+def flip_a_bit(step):
+  """Flips a bit of the largest file of a checkpoint, which holds weights."""
+  size_of = sizes(step)
+  flip(max(size_of, key=size_of.get))
+
+
+def test_all_damaged_and_then_all_gone(unfinished):
+  checkpoints = unfinished / 'checkpoints'
+  for step in checkpoints.iterdir():
+    flip_a_bit(step)
+  before = (unfinished / 'metrics.jsonl').read_bytes()
+  for num_set_aside in (2, 0):
+    done = launched(unfinished.parent, *SIX_ROUNDS)
+    assert done.returncode == ExitCode.NO_CHECKPOINT
+    assert 'checkpoints holds no usable checkpoint, but rounds' in done.stderr
+    assert done.stderr.count('\n') == 1
+    assert done.stdout.count('set aside as bad-') == num_set_aside
+    assert 'compiling' not in done.stdout
+    shutil.rmtree(checkpoints)
+  assert (unfinished / 'metrics.jsonl').read_bytes() == before
+
+
+def refused_before_loading(folder, *words):
+  """What a process prints that ends before it loads JAX, and so before the data."""
+
+  def cpu_seconds():  # of ended processes: other load does not count
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+  before = cpu_seconds()
+  done = launch(folder, *words)
+  assert cpu_seconds() - before < LIMIT_BEFORE_LOADING
+  return done.returncode, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('tier', ['device', 'disk'])
+def test_a_full_disk_and_then_space(disk, remount, workdir, undisturbed, tier):
+  # There is room for two checkpoints, not three; or for all memories once, not twice.
+  num_checkpoints = {'device': 2.5, 'disk': 1.5}[tier]
+  checkpoint_bytes = sum(sizes(workdir / 'checkpoints/6').values())
+  folder = disk('small', int(num_checkpoints * checkpoint_bytes))
+  done = launched(folder, *SIX_ROUNDS, f'--config.execution.client_store={tier}')
+  assert done.returncode == ExitCode.FAILED
+  run = folder / 'run'
+  completed_rounds = newest_steps(run).complete
+  names = {
+    'device': [str(completed_rounds + 1)],
+    'disk': ['clients.bin', str(completed_rounds + 1)],
+  }
+  full = 'No space left on device'
+  lines = [cannot_be_written(f'run/checkpoints/{name}', full) for name in names[tier]]
+  assert done.stderr.removesuffix('\n') in lines
+  filler = fill(folder)
+  exit_code, line = refused_before_loading(folder, *SIX_ROUNDS)
+  assert exit_code == ExitCode.FAILED
+  assert line == cannot_be_written('run', full) + '\n'
+  filler.unlink()
+  remount(folder, 'size=64m')
+  check_goes_on(run, SIX_ROUNDS, undisturbed, completed_rounds)
+
+
+def test_a_read_only_disk(disk, remount, tmp_path):
+  folder = disk('frozen', '64k')
+  remount(folder, 'ro')
+  assert refused_before_loading(tmp_path, f'--workdir={folder}/run') == (
+    ExitCode.USAGE,
+    f"--workdir='{folder}/run' cannot be written: Read-only file system.\n",
+  )
+
+
+class StrikesOnce(moon_jax.Callback):
+  """Does something to the run directory after a round, or at the end."""
+
+  def __init__(self, strike, round_number=None):
+    self._strike, self._round_number = strike, round_number
+
+  def begin(self, run):
+    self._checkpoints = run.workdir / 'checkpoints'
+
+  def after_round(self, round):
+    if round.number == self._round_number:
+      while not (self._checkpoints / str(round.number - 1)).exists():
+        time.sleep(0.01)  # this round is trained during the write
+      self._strike()
+
+  def end(self):
+    if self._round_number is None:
+      self._strike()
+
+
+@pytest.mark.parametrize(
+  ('fault', 'round_number', 'unwritable'),
+  [
+    ('removed', 3, 'checkpoints/3'),
+    ('moved', 3, 'checkpoints/3'),
+    ('replaced', 3, 'checkpoints/3'),
+    ('moved', None, 'curves.png'),  # after the last save
+  ],
+)
+def test_a_run_directory_that_is_moved_or_removed(
+  tmp_path, undisturbed, monkeypatch, fault, round_number, unwritable
+):
+  monkeypatch.setattr(callbacks.PictureDrawer, 'end', draw_pictures)
+  run, moved = tmp_path / 'run', tmp_path / 'moved'
+
+  def strike():
+    if fault == 'removed':
+      shutil.rmtree(run)
+    else:
+      run.rename(moved)
+    if fault == 'replaced':
+      run.mkdir()  # like another run that has saved nothing yet
+
+  request = cli.parse([*SIX, f'--workdir={run}'])
+  with pytest.raises(RunError) as caught:
+    loop.run(request, callbacks=[StrikesOnce(strike, round_number)])
+  assert caught.value.exit_code == ExitCode.FAILED
+  line = cannot_be_written(run / unwritable, 'No such file or directory')
+  assert str(caught.value) == line
+  remaining = {'removed': set(), 'moved': {moved}, 'replaced': {run, moved}}
+  assert set(tmp_path.iterdir()) == remaining[fault]
+  if fault == 'replaced':
+    assert list(run.iterdir()) == []
+  if fault == 'moved':
+    assert not (moved / 'summary.json').exists()
+    completed_rounds = round_number - 1 if round_number else 6
+    check_goes_on(moved, SIX_ROUNDS, undisturbed, completed_rounds)
+
+
+# --- power ----------------------------------------------------------------------------
+
+POWER_KINDS = ('flushed', 'named')
+POWER_CHANGES = TINY | {'num_rounds': 4, 'checkpoint_every_rounds': 1}
+
+
+def run_on_disk(folder, tier):
+  changes = POWER_CHANGES | {'execution.client_store': tier}
+  config = moon_jax.load_config('configs/digits_moon.py', changes)
+  return moon_jax.run(config, folder / 'deep' / 'run')
+
+
+@pytest.fixture(scope='module')
+def record(tmp_path_factory):
+  """Tier -> the instants of a run, and its end."""
+
+  @functools.cache
+  def recorded(tier):
+    folder = tmp_path_factory.mktemp('disk')
+    timings = folder / 'deep' / 'run' / 'timings.jsonl'
+    # A round's line is written when its state has been saved.
+    disk = power_loss.Disk(folder, lambda: len(files.read_lines(timings)))
+    with disk.recording():
+      run_on_disk(folder, tier)
+    return disk.points, end_of(folder)
+
+  return recorded
+
+
+def end_of(folder):
+  workdir = folder / 'deep' / 'run'
+  num_rounds = POWER_CHANGES['num_rounds']
+  metrics = (workdir / 'metrics.jsonl').read_bytes()
+  memories = ()
+  index_path = workdir / f'checkpoints/{num_rounds}/clients.npz'
+  if index_path.exists():
+    index = client_store.read_index(index_path)
+    memories = (index.clients.tolist(), index.checksums.tolist())
+  return metrics, read_checkpoint(workdir, num_rounds), memories
+
+
+def left_at(point, kind, folder):
+  """The run directory that is left; all that the program counted on is whole."""
+  power_loss.restore(getattr(point, kind), folder)
+  workdir = folder / 'deep' / 'run'
+  undamaged = [
+    int(path.name)
+    for path in checkpoint.folders(workdir / 'checkpoints')
+    if not saved_state.fault(path, int(path.name))
+  ]
+  assert max(undamaged, default=0) >= point.promised
+  return workdir
+
+
+def spread_instants(points, count):
+  """This many instants, evenly spread, with each kind of loss in turn."""
+  positions = np.linspace(0, len(points) - 1, count + 2).astype(int)[1:-1]
+  kinds = itertools.cycle(POWER_KINDS)
+  return [(points[position], next(kinds)) for position in positions]
+
+
+@pytest.mark.parametrize(
+  ('tier', 'count'), few([('device', 2)], [('device', 10), ('disk', 10)])
+)
+def test_losses_of_power(record, tier, count, tmp_path):
+  points, expected_end = record(tier)
+  assert len(points) > 50
+  for number, (point, kind) in enumerate(spread_instants(points, count)):
+    folder = tmp_path / str(number)
+    workdir = left_at(point, kind, folder)
+    assert not list(workdir.glob('checkpoints/bad-*'))
+    assert run_on_disk(folder, tier).metrics
+    assert end_of(folder) == expected_end
+    assert not list(workdir.glob('checkpoints/bad-*'))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('tier', ['device', 'disk'])
+def test_at_any_instant_what_was_counted_on_is_whole(record, tier, tmp_path):
+  points, _ = record(tier)
+  promised = {point.promised for point in points}
+  assert promised == set(range(POWER_CHANGES['num_rounds'] + 1))
+  for point, kind in itertools.product(points, POWER_KINDS):
+    left_at(point, kind, tmp_path / 'left')
+    shutil.rmtree(tmp_path / 'left')
