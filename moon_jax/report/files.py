@@ -18,6 +18,7 @@ from plotly.io.json import to_json_plotly
 from tabulate import tabulate
 
 from moon_jax.core.errors import UsageError
+from moon_jax.core.flags import option
 from moon_jax.report import figures, interactive, latex
 from moon_jax.report.charts import Chart, Matrix, Scatter, Spread, Style
 from moon_jax.report.sections import Section
@@ -65,7 +66,7 @@ def write(out: pathlib.Path, report: Report) -> None:
     manifest = {'command': report.command, 'notes': report.notes, 'files': names}
     (out / MANIFEST).write_text(json.dumps(manifest, indent=2) + '\n')
   except OSError as error:
-    problem = f'--out={str(out)!r} cannot be written: {error.strerror}.'
+    problem = f'{option("out", str(out))} cannot be written: {error.strerror}.'
     raise UsageError(problem) from None
 
 
@@ -77,7 +78,8 @@ def _remove_last_report(out: pathlib.Path) -> None:
     names = [*json.loads((out / MANIFEST).read_text())['files']]
   except (KeyError, TypeError, ValueError):
     raise UsageError(
-      f'--out={str(out)!r}: its {MANIFEST} is of another program; give another folder.'
+      f'{option("out", str(out))}: its {MANIFEST} is of another program; give another '
+      'folder.'
     ) from None
   for name in names:
     # Nothing outside the folder is removed, whatever the manifest says.

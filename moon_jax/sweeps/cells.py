@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import ConfigError, cli, unknown_knob
+from moon_jax.core.flags import flag, option
 
 
 class Cell(NamedTuple):
@@ -43,25 +44,38 @@ def cells(
   Raises:
     ConfigError: every mistake in any run, one line each.
   """
-  found, problems = [], []
-  for one in _choices(choice):
-    _, variant = config_lib.split(one)
-    given = dict(word.removeprefix('--config.').split('=', 1) for word in words)
-    if both := given.keys() & over.keys():
-      raise ConfigError([f'--over and --config both set {", ".join(sorted(both))}.'])
-    known = config_lib.with_defaults(config_lib.load(one) | given)
-    for change in combinations(known, over):
-      name = cli.name_of(variant, change)
-      flags = [f'--config.{knob}={value}' for knob, value in change.items()]
-      argv = [f'--config={one}', *words, *flags, f'--workdir={out / name}']
+  knobs_of_words = dict(_knob_and_value(word) for word in words)
+  set_twice = sorted(knobs_of_words.keys() & over.keys())
+  if set_twice:
+    raise ConfigError([f'--over and --config both set {", ".join(set_twice)}.'])
+  sweep_cells = []
+  problems: list[str] = []
+  for variant_choice in _variant_choices(choice):
+    _, variant = config_lib.split(variant_choice)
+    file_settings = config_lib.load(variant_choice)
+    settings = config_lib.with_defaults(file_settings | knobs_of_words)
+    for changes in combinations(settings, over):
+      name = cli.name_of(variant, changes)
+      argv = [
+        f'{option("config")}={variant_choice}',
+        *words,
+        *(f'{flag(knob)}={value}' for knob, value in changes.items()),
+        f'{option("workdir")}={out / name}',
+      ]
       try:
-        found.append(Cell(name, argv, cli.parse(argv)))
+        sweep_cells.append(Cell(name, argv, cli.parse(argv)))
       except ConfigError as error:
-        problems += error.problems
-  problems += in_one_folder([cell.name for cell in found])
+        problems.extend(error.problems)
+  problems.extend(in_one_folder([cell.name for cell in sweep_cells]))
   if problems:
     raise ConfigError(dict.fromkeys(problems))
-  return found
+  return sweep_cells
+
+
+def _knob_and_value(word: str) -> tuple[str, str]:
+  """'--config.seed=1' -> ('seed', '1')."""
+  knob, _, value = word.removeprefix(flag('')).partition('=')
+  return knob, value
 
 
 def combinations(
@@ -82,36 +96,47 @@ def combinations(
   Raises:
     ConfigError: there is no such knob, or no run uses it.
   """
-  known = catalog.every_knob()
-  problems = [unknown_knob(name) for name in over if name not in known]
-  problems += [f'--over={name} needs values.' for name in over if not len(over[name])]
+  all_knobs = catalog.every_knob()
+  problems = [unknown_knob(knob) for knob in over if knob not in all_knobs]
+  problems += [
+    f'--over={knob} needs values.' for knob, values in over.items() if not len(values)
+  ]
   if problems:
     raise ConfigError(problems)
-  found = []
+  changes_of_runs = []
   for values in itertools.product(*over.values()):
-    every = dict(zip(over, values, strict=True))
-    change = {n: v for n, v in every.items() if catalog.used(n, settings | every)}
-    if change not in found:
-      found.append(change)
-  if unused := [n for n in over if not any(n in change for change in found)]:
-    raise ConfigError([f'--over={n}: no run of the sweep uses it.' for n in unused])
-  return found
+    combination = dict(zip(over, values, strict=True))
+    knobs = settings | combination
+    changes = {
+      knob: value for knob, value in combination.items() if catalog.used(knob, knobs)
+    }
+    if changes not in changes_of_runs:
+      changes_of_runs.append(changes)
+  unused = [
+    knob for knob in over if not any(knob in changes for changes in changes_of_runs)
+  ]
+  if unused:
+    raise ConfigError(
+      [f'--over={knob}: no run of the sweep uses it.' for knob in unused]
+    )
+  return changes_of_runs
 
 
 def in_one_folder(names: Sequence[str]) -> list[str]:
   """A line about runs with the same name, if there are any."""
-  twice = sorted({name for name in names if names.count(name) > 1})
-  return [f'Several runs would be in {", ".join(twice)}.'] if twice else []
+  repeated_names = sorted({name for name in names if names.count(name) > 1})
+  if not repeated_names:
+    return []
+  return [f'Several runs would be in {", ".join(repeated_names)}.']
 
 
-def _choices(choice: str) -> list[str]:
-  """FILE:PATTERN as FILE:VARIANT, for each that matches."""
-  path, variant = config_lib.split(choice)
-  if not variant or not set(variant) & set('*?['):
+def _variant_choices(choice: str) -> list[str]:
+  """FILE:PATTERN as FILE:VARIANT, for each variant that matches."""
+  path, pattern = config_lib.split(choice)
+  if pattern is None or not set(pattern) & set('*?['):
     return [choice]
-  found = fnmatch.filter(config_lib.variants(path), variant)
-  if not found:
-    raise ConfigError(
-      [f'--config={choice!r}: no variant matches; --config={path}:list prints them.']
-    )
-  return [f'{path}:{name}' for name in found]
+  names = fnmatch.filter(config_lib.variants(path), pattern)
+  if not names:
+    problem = f'{option("config", choice)}: no variant matches'
+    raise ConfigError([f'{problem}; {option("config")}={path}:list prints them.'])
+  return [f'{path}:{name}' for name in names]

@@ -36,13 +36,15 @@ import pathlib
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from absl import flags
+from absl.flags import FlagValues
 
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
+from moon_jax.core.flags import flag, option
 from moon_jax.core.paths import expand
 from moon_jax.platform import devices
 from moon_jax.runner.signals import Stop
@@ -58,70 +60,107 @@ def main(argv: list[str], stop: Stop) -> int:
   return exit_code_of(lambda: _run(argv, stop))
 
 
-def parse(argv: Sequence[str]) -> tuple[list[Cell], pathlib.Path, flags.FlagValues]:
-  """Reads the command line, and checks every run; nothing is written.
+class SweepRequest(NamedTuple):
+  """A sweep.
 
-  Returns:
-    The runs, their folder, and the other flags.
+  Attributes:
+    cells: its runs.
+    out: their folder.
+    flags: the other flags.
+  """
+
+  cells: list[Cell]
+  out: pathlib.Path
+  flags: FlagValues
+
+
+# Flag -> what `cli.read_flags` takes it for.
+_FLAGS = {
+  'config': str,
+  'out': str,
+  'slurm': str,
+  'share': str,  # 'i/n', of a process of the sweep
+  'over': list,
+  'jobs': int,
+  'dry-run': bool,
+  'no-report': bool,
+}
+
+
+def parse(argv: Sequence[str]) -> SweepRequest:
+  """Reads the command line, and checks every run; nothing is written.
 
   Raises:
     UsageError: every mistake found, one line each.
   """
-  kinds = dict.fromkeys(('config', 'out', 'slurm', 'share'), str)
-  kinds |= {'over': list, 'jobs': int, 'dry-run': bool, 'no-report': bool}
-  words, values = cli.read_flags(argv, kinds, known_only=True)
+  words, values = cli.read_flags(argv, _FLAGS, known_only=True)
   for word in words:
-    if not word.startswith('--config.'):
-      raise UsageError(cli.stray(word, *(f'--{name}' for name in kinds)))
+    if not word.startswith(flag('')):
+      raise UsageError(cli.stray(word, *(option(name) for name in _FLAGS)))
     if '=' not in word:
       raise UsageError(f'{word} needs a value: {word}=VALUE.')
   if values.jobs is not None and values.jobs < 1:
-    raise UsageError(f'--jobs={values.jobs} must be at least 1.')
+    raise UsageError(f'{option("jobs", values.jobs)} must be at least 1.')
   if values.jobs is not None and values.slurm is not None:
     raise UsageError('--jobs and --slurm exclude each other: a task has one run.')
   choice = values.config or cli.DEFAULT_CONFIG
-  stem = pathlib.Path(config_lib.split(choice)[0]).stem
-  out = expand(values.out or f'runs/{stem}-sweep')
-  return cells(choice, words, cli.values_of('over', values.over), out), out, values
+  path, _ = config_lib.split(choice)
+  out = expand(values.out or f'runs/{pathlib.Path(path).stem}-sweep')
+  over = cli.values_of('over', values.over)
+  return SweepRequest(cells(choice, words, over, out), out, values)
 
 
 def _run(argv: Sequence[str], stop: Stop) -> int:
-  every, out, values = parse(argv)
+  request = parse(argv)
   # Imported here: a mistyped flag is answered before JAX is loaded.
   from moon_jax.report import __main__ as report
-  from moon_jax.runner import run_directory
   from moon_jax.sweeps import estimate, running, slurm
 
-  running.check(every)
-  if values['dry-run'].value:
-    print('\n'.join(estimate.table(every, out)))
+  running.check(request.cells)
+  if request.flags['dry-run'].value:
+    print('\n'.join(estimate.table(request.cells, request.out)))
     return ExitCode.DONE
-  files.require_writable(out, 'out')
-  todo = running.left(every)
-  if values.slurm is not None:
-    print(slurm.submit(todo, out, values.slurm) if todo else 'every run is finished')
+  files.require_writable(request.out, 'out')
+  unfinished = running.left(request.cells)
+  if request.flags.slurm is not None:
+    if unfinished:
+      print(slurm.submit(unfinished, request.out, request.flags.slurm))
+    else:
+      print('every run is finished')
     return ExitCode.DONE
-  if values.share:
-    running.take_share(values.share)
-    errors = running.run_here(every, stop)
-    failed = any(not isinstance(error, run_directory.BusyError) for error in errors)
-    return ExitCode.FAILED if failed else ExitCode.DONE
-  jobs = values.jobs or len(devices.visible_gpus()) or 1
-  if jobs > 1 and todo:
-    code = running.run_in_processes(argv, every, jobs)
-    if code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):
+  if request.flags.share:
+    return _run_share(request, stop)
+  num_processes = request.flags.jobs or len(devices.visible_gpus()) or 1
+  if num_processes > 1 and unfinished:
+    exit_code = running.run_in_processes(argv, request.cells, num_processes)
+    if exit_code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):
       print(
         'Stopped; what was saved stays. To go on: the same command', file=sys.stderr
       )
-      return code
+      return exit_code
   else:
-    running.run_here(every, stop)
-  for cell in (unfinished := running.left(every)):
+    running.run_here(request.cells, stop)
+  unfinished = running.left(request.cells)
+  for cell in unfinished:
     print(f'{cell.name}: {running.state_of(cell)}', file=sys.stderr)
   if unfinished:
-    if jobs > 1:
-      print(f'The output of the processes is in {out / running.LOGS}.', file=sys.stderr)
+    if num_processes > 1:
+      logs = request.out / running.LOGS
+      print(f'The output of the processes is in {logs}.', file=sys.stderr)
     return ExitCode.FAILED
-  if values['no-report'].value:
+  if request.flags['no-report'].value:
     return ExitCode.DONE
-  return report.main([str(out), f'--out={out / "report"}'])
+  report_folder = request.out / 'report'
+  return report.main([str(request.out), f'{option("out")}={report_folder}'])
+
+
+def _run_share(request: SweepRequest, stop: Stop) -> int:
+  """Runs what is left, in one of the processes of a sweep."""
+  from moon_jax.runner import run_directory
+  from moon_jax.sweeps import running
+
+  running.take_share(request.flags.share)
+  errors = running.run_here(request.cells, stop)
+  # A run that another process is running has not failed.
+  has_failed = any(not isinstance(error, run_directory.BusyError) for error in errors)
+  return ExitCode.FAILED if has_failed else ExitCode.DONE

@@ -14,9 +14,20 @@ from moon_jax.sweeps.cells import Cell
 from moon_jax.sweeps.running import left, state_of
 
 # Knobs that another run must share with a run of a sweep to predict its time.
-_ALIKE = ('algorithm', 'model', 'data.source', 'data.name', 'data.path', 'data.limit')
-_ALIKE += ('num_clients', 'participation', 'local_epochs', 'batch_size')
-_ALIKE += ('augmentation.name', 'drop_last')
+_KNOBS_OF_COSTS = (
+  'algorithm',
+  'model',
+  'data.source',
+  'data.name',
+  'data.path',
+  'data.limit',
+  'num_clients',
+  'participation',
+  'local_epochs',
+  'batch_size',
+  'augmentation.name',
+  'drop_last',
+)
 
 
 class _Cost(NamedTuple):
@@ -51,23 +62,27 @@ def table(cells: Sequence[Cell], out: pathlib.Path) -> Iterator[str]:
   for cell in cells:
     yield f'{state_of(cell):<20} {cell.name}'
   costs = {cell.name: _cost(cell.request.workdir, _knobs(cell)) for cell in cells}
-  begun = [cost for cost in costs.values() if cost.rounds]
-  seconds = megabytes = 0.0
+  begun_costs = [cost for cost in costs.values() if cost.rounds]
+  seconds = 0.0
+  megabytes = 0.0
   for cell in left(cells):
-    algorithm, done = cell.request.config.algorithm, costs[cell.name]
-    alike = [cost for cost in begun if cost.algorithm == algorithm] or begun
-    alike = alike or list(_earlier(out, _knobs(cell)))
+    config = cell.request.config
+    alike = [cost for cost in begun_costs if cost.algorithm == config.algorithm]
+    alike = alike or begun_costs or list(_costs_of_earlier_runs(out, _knobs(cell)))
     if not alike:
       yield 'left: unknown; the first rounds of a run give an estimate'
       return
-    rounds = cell.request.config.num_rounds - done.rounds
+    rounds_left = config.num_rounds - costs[cell.name].rounds
+    seconds_per_round = statistics.fmean(cost.training / cost.rounds for cost in alike)
     seconds += statistics.fmean(cost.starting for cost in alike)
-    seconds += rounds * statistics.fmean(cost.training / cost.rounds for cost in alike)
+    seconds += rounds_left * seconds_per_round
     size = statistics.fmean(cost.size for cost in alike)
-    megabytes += max(0, size - done.size) / 1e6
-  told = f'about {seconds / 60:.1f} minutes of one process, {megabytes:.1f} MB of disk'
-  of_others = ', by earlier runs on this machine' if seconds and not begun else ''
-  yield f'left: {told}{of_others}'
+    megabytes += max(0, size - costs[cell.name].size) / 1e6
+  source = ', by earlier runs on this machine' if seconds and not begun_costs else ''
+  yield (
+    f'left: about {seconds / 60:.1f} minutes of one process, {megabytes:.1f} MB of '
+    f'disk{source}'
+  )
 
 
 def _knobs(cell: Cell) -> dict[str, Any]:
@@ -76,29 +91,39 @@ def _knobs(cell: Cell) -> dict[str, Any]:
 
 def _cost(workdir: pathlib.Path, knobs: Mapping[str, Any]) -> _Cost:
   """What a run has cost; no rounds if its records are damaged."""
-  timings, size = [], 0
+  timings = []
   with contextlib.suppress(NoCheckpointError):
     timings = files.read_lines(workdir / run_directory.TIMINGS)
+  size = 0
   for path in paths.below(workdir):
     with contextlib.suppress(FileNotFoundError):  # the run may be in progress
       size += path.lstat().st_size
-  spent = clock.time_spent(timings)
-  starts = max(1, sum(line.get('compile_seconds', 0) > 0 for line in timings))
-  starting = spent.pop('compiling')
-  every = sum(spent.values())
-  return _Cost(knobs['algorithm'], len(timings), starting / starts, every, size)
+  seconds = clock.time_spent(timings)
+  compiling = seconds.pop('compiling')
+  num_starts = sum(line.get('compile_seconds', 0) > 0 for line in timings)
+  return _Cost(
+    algorithm=knobs['algorithm'],
+    rounds=len(timings),
+    starting=compiling / max(1, num_starts),
+    training=sum(seconds.values()),
+    size=size,
+  )
 
 
-def _earlier(out: pathlib.Path, knobs: Mapping[str, Any]) -> Iterator[_Cost]:
+def _costs_of_earlier_runs(
+  out: pathlib.Path, knobs: Mapping[str, Any]
+) -> Iterator[_Cost]:
   """The costs of similar runs beside the sweep, and in other sweeps there."""
   machine = provenance.machine()
   for pattern in ('*', '*/*'):
     for path in sorted(out.parent.glob(f'{pattern}/{run_directory.CONFIG}')):
       with contextlib.suppress(NoCheckpointError):
         saved = files.read_json(path)
-        flat = config_lib.with_defaults(config_lib.flatten(saved.get('config', {})))
-        is_alike = all(flat[name] == knobs[name] for name in _ALIKE)
-        if saved.get('machine') == machine and is_alike:
-          cost = _cost(path.parent, flat)
+        saved_knobs = config_lib.with_defaults(
+          config_lib.flatten(saved.get('config', {}))
+        )
+        is_alike = all(saved_knobs[knob] == knobs[knob] for knob in _KNOBS_OF_COSTS)
+        if is_alike and saved.get('machine') == machine:
+          cost = _cost(path.parent, saved_knobs)
           if cost.rounds:
             yield cost

@@ -78,9 +78,10 @@ def check(cells: Sequence[Cell]) -> None:
   for cell in cells:
     try:
       loggers.require(cell.request.config.logger)
-      told = run_directory.check(cell.request.workdir, cell.request.config)
-      for line in told if state_of(cell) == FINISHED else ():  # others tell it later
-        print(f'{cell.name}: {line}', file=sys.stderr)
+      notices = run_directory.check(cell.request.workdir, cell.request.config)
+      if state_of(cell) == FINISHED:  # other runs print them when they begin
+        for notice in notices:
+          print(f'{cell.name}: {notice}', file=sys.stderr)
     except NoCheckpointError:
       pass  # reported when the run begins, and no reason to hold other runs back
     except UsageError as error:
@@ -103,26 +104,31 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
   Raises:
     StoppedError: it was asked to stop, and the run has saved its finished rounds.
   """
-  errors, load, begin = [], remembered(), time.monotonic()
-  todo = left(cells)
-  if not todo:
-    return errors
+  unfinished = left(cells)
+  if not unfinished:
+    return []
+  errors: list[RunError] = []
+  load = remembered()
+  begin = time.monotonic()
   # Over all runs, so that a sweep that continues has the same programs.
   min_steps = most_steps([cell.request.config for cell in cells], load)
-  for number, cell in enumerate(todo):
-    if number:  # a request during the last round of a run, which has ended
-      stop.check(rounds_done(todo[number - 1]))
-    spent = (time.monotonic() - begin) / number * (len(todo) - number) if number else 0
-    eta = f', about {spent / 60:.0f} min left' if number else ''
-    print(f'[run {number + 1} of {len(todo)}{eta}] {cell.name}', flush=True)
+  for index, cell in enumerate(unfinished):
+    time_left = ''
+    if index:
+      # A request may have come in the last round of the run before, which has ended.
+      stop.check(rounds_done(unfinished[index - 1]))
+      seconds_per_run = (time.monotonic() - begin) / index
+      seconds_left = seconds_per_run * (len(unfinished) - index)
+      time_left = f', about {seconds_left / 60:.0f} min left'
+    print(f'[run {index + 1} of {len(unfinished)}{time_left}] {cell.name}', flush=True)
     try:
       loop.run(cell.request, stop, load=load, min_steps=min_steps)
     except (StoppedError, MemoryError):
       raise
     except RunError as error:  # it ends no other run
       is_busy = isinstance(error, run_directory.BusyError)
-      told = 'another process is running it' if is_busy else error
-      print(f'{cell.name}: {told}', file=sys.stderr)
+      reason = 'another process is running it' if is_busy else error
+      print(f'{cell.name}: {reason}', file=sys.stderr)
       errors.append(error)
     except Exception as error:  # of a callback, for example
       traceback.print_exc()
@@ -132,14 +138,14 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
 
 def remembered() -> Callable[[data.DataOptions], Dataset]:
   """Loads data as the engine does, but not again if the last run had the same."""
-  kept: dict[str, Dataset] = {}
+  datasets: dict[str, Dataset] = {}  # one at most
 
   def load(options):
     key = repr((options.source, options.limit, options.source_options))
-    if key not in kept:
-      kept.clear()  # first, because two data sets may not fit in memory
-      kept[key] = data.load_data(options)
-    return kept[key]
+    if key not in datasets:
+      datasets.clear()  # first, because two data sets may not fit in memory
+      datasets[key] = data.load_data(options)
+    return datasets[key]
 
   return load
 
@@ -150,7 +156,7 @@ def most_steps(
   """The largest number of steps that a lane of any of the runs may need."""
   execution = configs[0].execution
   devices.claim(execution.devices, deterministic=execution.deterministic)
-  most = 0
+  max_steps = 0
   for config in map(data.with_one_client_if_centralized, configs):
     with contextlib.suppress(RunError):  # reported when the run begins
       options = data.DataOptions(config)
@@ -160,43 +166,48 @@ def most_steps(
       planner = scheduling.make_planner(
         config, divided.partition, jax.default_backend()
       )
-      most = max(most, planner.max_steps)
-  return most
+      max_steps = max(max_steps, planner.max_steps)
+  return max_steps
 
 
-def run_in_processes(words: Sequence[str], cells: Sequence[Cell], jobs: int) -> int:
+def run_in_processes(
+  argv: Sequence[str], cells: Sequence[Cell], num_processes: int
+) -> int:
   """Runs what is left in several processes, each with its share of cores or GPUs.
 
   Args:
-    words: words of the command line.
+    argv: words of the command line.
     cells: all runs of the sweep.
-    jobs: number of processes.
+    num_processes: number of processes.
 
   Returns:
     The exit code of a process that was stopped; otherwise ExitCode.DONE.
   """
   logs = cells[0].request.workdir.parent / LOGS
   logs.mkdir(parents=True, exist_ok=True)
-  command = [sys.executable, '-m', 'moon_jax.sweep', *words, '--no-report']
-  workers = []
+  command = [sys.executable, '-m', 'moon_jax.sweep', *argv, '--no-report']
+  workers: list[subprocess.Popen] = []
   _forward_signals(workers)
   with contextlib.ExitStack() as stack:
-    for index in range(jobs):
+    for index in range(num_processes):
       log = stack.enter_context((logs / f'{index}.log').open('ab'))
-      own = [*command, f'--share={index}/{jobs}']
-      workers.append(subprocess.Popen(own, stdout=log, stderr=subprocess.STDOUT))
-    _show(cells, workers)
-  codes = {worker.wait() for worker in workers}
-  stops = (ExitCode.PREEMPTED, ExitCode.INTERRUPTED)
-  return next((code for code in stops if code in codes), ExitCode.DONE)
+      words = [*command, f'--share={index}/{num_processes}']
+      workers.append(subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT))
+    _show_progress(cells, workers)
+  exit_codes = {worker.wait() for worker in workers}
+  for exit_code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):
+    if exit_code in exit_codes:
+      return exit_code
+  return ExitCode.DONE
 
 
 def _forward_signals(workers: Sequence[subprocess.Popen]) -> None:
   """Passes SIGTERM and SIGHUP on to the workers; Ctrl-C reaches them by itself."""
 
   def forward(number, frame):
-    for worker in [] if number == signal.SIGINT else workers:
-      worker.send_signal(number)
+    if number != signal.SIGINT:
+      for worker in workers:
+        worker.send_signal(number)
 
   # The thread of `signals.listen` would end only this process.
   signal.set_wakeup_fd(-1)
@@ -205,15 +216,21 @@ def _forward_signals(workers: Sequence[subprocess.Popen]) -> None:
       signal.signal(number, forward)
 
 
-def _show(cells: Sequence[Cell], workers: Sequence[subprocess.Popen]) -> None:
+def _show_progress(cells: Sequence[Cell], workers: Sequence[subprocess.Popen]) -> None:
   """Shows a bar of the rounds of all runs until the workers have ended."""
-  total = sum(cell.request.config.num_rounds for cell in cells)
-  columns = ('rounds', progress.MofNCompleteColumn(), progress.BarColumn(20))
-  columns += (progress.TimeRemainingColumn(), '{task.fields[runs]}')
-  with progress.Progress(*columns) as bar:
-    task = bar.add_task('', total=total, runs='')
+  num_rounds = sum(cell.request.config.num_rounds for cell in cells)
+  bar = progress.Progress(
+    'rounds',
+    progress.MofNCompleteColumn(),
+    progress.BarColumn(20),
+    progress.TimeRemainingColumn(),
+    '{task.fields[runs]}',
+  )
+  with bar:
+    task = bar.add_task('', total=num_rounds, runs='')
     while any(worker.poll() is None for worker in workers):
-      runs = f'{len(cells) - len(left(cells))} of {len(cells)} runs'
+      num_finished = len(cells) - len(left(cells))
+      runs = f'{num_finished} of {len(cells)} runs'
       bar.update(task, completed=sum(map(rounds_done, cells)), runs=runs)
       time.sleep(1.0)
 
@@ -226,12 +243,12 @@ def take_share(share: str) -> None:
   """
   if sys.platform == 'linux':
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-  index, _, count = share.partition('/')
+  index, num_processes = map(int, share.split('/'))
   gpus = devices.visible_gpus()
   if gpus:
-    os.environ['CUDA_VISIBLE_DEVICES'] = gpus[int(index) % len(gpus)]
-    if int(count) > len(gpus):
+    os.environ['CUDA_VISIBLE_DEVICES'] = gpus[index % len(gpus)]
+    if num_processes > len(gpus):
       os.environ.setdefault('XLA_PYTHON_CLIENT_PREALLOCATE', 'false')
   elif hasattr(os, 'sched_setaffinity'):  # Linux only
     cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[int(index) :: int(count)] or cores)
+    os.sched_setaffinity(0, cores[index::num_processes] or cores)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, RunError, UsageError
+from moon_jax.core.flags import option
 from moon_jax.sweeps.cells import Cell
 
 SCRIPT = 'sweep.sbatch'
@@ -50,23 +51,33 @@ def submit(cells: Sequence[Cell], out: pathlib.Path, options: str) -> str:
     RunError: sbatch refuses the job.
   """
   try:
-    told = shlex.split(options)
+    option_words = shlex.split(options)
   except ValueError as error:
-    raise UsageError(f'--slurm={options!r}: {error}.') from None
+    raise UsageError(f'{option("slurm", options)}: {error}.') from None
   if shutil.which('sbatch') is None:
     raise UsageError('--slurm: there is no sbatch here.')
-  program = [sys.executable, '-m', 'moon_jax']
-  commands = [shlex.quote(shlex.join([*program, *cell.argv])) for cell in cells]
-  listed = '\n'.join(f'  {command}' for command in commands)
-  text = _TEXT.format(commands=listed, preempted=int(ExitCode.PREEMPTED))
   out.mkdir(parents=True, exist_ok=True)
-  files.replace(out / SCRIPT, text)
-  words = [f'--array=0-{len(cells) - 1}', f'--output={out.absolute()}/slurm-%a.log']
-  words = ['sbatch', *words, *told, str(out / SCRIPT)]  # of two, the last option wins
+  files.replace(out / SCRIPT, _script(cells))
+  words = [
+    'sbatch',
+    f'--array=0-{len(cells) - 1}',
+    f'--output={out.absolute()}/slurm-%a.log',
+    *option_words,  # of two equal options, the last wins
+    str(out / SCRIPT),
+  ]
   # Without an input, which sbatch would read if an option took the script as its value.
-  done = subprocess.run(
+  process = subprocess.run(
     words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
   )
-  if done.returncode:
-    raise RunError(f'sbatch: {done.stderr.strip()}')
-  return done.stdout.strip()
+  if process.returncode:
+    raise RunError(f'sbatch: {process.stderr.strip()}')
+  return process.stdout.strip()
+
+
+def _script(cells: Sequence[Cell]) -> str:
+  """The script, whose task i runs the i-th run."""
+  commands = []
+  for cell in cells:
+    command = shlex.join([sys.executable, '-m', 'moon_jax', *cell.argv])
+    commands.append(f'  {shlex.quote(command)}')
+  return _TEXT.format(commands='\n'.join(commands), preempted=int(ExitCode.PREEMPTED))
