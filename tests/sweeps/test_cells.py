@@ -12,8 +12,8 @@ DIGITS = 'configs/digits_moon.py'
 
 
 def names(choice=DIGITS, words=(), **over):
-  over = {name.replace('__', '.'): values for name, values in over.items()}
-  return [cell.name for cell in cells(choice, words, over, OUT)]
+  values_by_knob = {knob.replace('__', '.'): values for knob, values in over.items()}
+  return [cell.name for cell in cells(choice, words, values_by_knob, OUT)]
 
 
 def test_a_knob_multiplies_only_the_runs_that_use_it():
@@ -39,9 +39,9 @@ def get_config():
 
 
 def test_all_variants_that_match():
-  found = names('configs/moon_cvpr21.py:niid_*', seed=['0', '1'])
-  assert len(found) == 6
-  assert found[0] == 'niid_bench_fedavg-seed=0'
+  run_names = names('configs/moon_cvpr21.py:niid_*', seed=['0', '1'])
+  assert len(run_names) == 6
+  assert run_names[0] == 'niid_bench_fedavg-seed=0'
   with pytest.raises(ConfigError, match='no variant matches'):
     names('configs/moon_cvpr21.py:nothing*')
 

@@ -14,7 +14,7 @@ from moon_jax.sweeps.cells import cells
 DIGITS = 'configs/digits_moon.py'
 # Program -> the script in its place; the run is asked to stop and saves.
 STUBS = {
-  'sbatch': 'printf "%s\\0" "$@" > "$STUBS/given"; echo Submitted batch job 7',
+  'sbatch': 'printf "%s\\0" "$@" > "$STUBS/options"; echo Submitted batch job 7',
   'scontrol': 'echo "$@" > "$STUBS/requeued"',
   'squeue': '[ "$2" = --jobs=7_1 ] && echo "$STATE" || printf "RUNNING\\nPENDING\\n"',
   'the python': """
@@ -38,7 +38,7 @@ def stubs(tmp_path, monkeypatch):
   return folder
 
 
-def runs(out, *words):
+def sweep_cells(out, *words):
   return cells(DIGITS, words, {'seed': ['0', '1']}, out)
 
 
@@ -47,21 +47,26 @@ def test_a_task_runs_its_command_and_is_requeued_when_its_time_is_over(
   stubs, tmp_path, state
 ):
   out = tmp_path / "o u't\n$HOME"
-  both = runs(out, '--config.data.source=npz', '--config.data.path=a "b";\n c/*.npz')
+  path = 'a "b";\n c/*.npz'
+  two_cells = sweep_cells(out, '--config.data.source=npz', f'--config.data.path={path}')
   options = "-t 1:00:00 --comment='two words'"
-  assert slurm.submit(both, out, options) == 'Submitted batch job 7'
-  *given, script, _ = (stubs / 'given').read_text().split('\0')
-  assert given[:2] == ['--array=0-1', f'--output={out}/slurm-%a.log']
-  assert given[2:] == ['-t', '1:00:00', '--comment=two words']
-  task = os.environ | {'SLURM_ARRAY_TASK_ID': '1', 'SLURM_ARRAY_JOB_ID': '7'}
-  task |= {'STATE': state}
-  words = ['bash', script]
-  with subprocess.Popen(words, env=task, stdout=subprocess.PIPE) as process:
+  assert slurm.submit(two_cells, out, options) == 'Submitted batch job 7'
+  *options_given, script, _ = (stubs / 'options').read_text().split('\0')
+  assert options_given[:2] == ['--array=0-1', f'--output={out}/slurm-%a.log']
+  assert options_given[2:] == ['-t', '1:00:00', '--comment=two words']
+  environment = os.environ | {
+    'SLURM_ARRAY_TASK_ID': '1',
+    'SLURM_ARRAY_JOB_ID': '7',
+    'STATE': state,
+  }
+  with subprocess.Popen(
+    ['bash', script], env=environment, stdout=subprocess.PIPE
+  ) as process:
     assert process.stdout.readline() == b'begun\n'
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == ExitCode.PREEMPTED
   words = (stubs / 'words').read_text().split('\0')
-  assert words == ['-m', 'moon_jax', *both[1].argv, '']
+  assert words == ['-m', 'moon_jax', *two_cells[1].argv, '']
   if state == 'RUNNING':
     assert (stubs / 'requeued').read_text() == 'requeue 7_1\n'
   else:  # it was cancelled
@@ -70,17 +75,18 @@ def test_a_task_runs_its_command_and_is_requeued_when_its_time_is_over(
 
 def test_a_task_that_is_killed_says_so(stubs, tmp_path):
   (stubs / 'the python').write_text('#!/bin/bash\nkill -9 $$\n')
-  slurm.submit(runs(tmp_path), tmp_path, '')
-  task = os.environ | {'SLURM_ARRAY_TASK_ID': '0', 'STATE': ''}
-  done = subprocess.run(['bash', tmp_path / slurm.SCRIPT], env=task, check=False)
-  assert done.returncode == 128 + signal.SIGKILL
+  slurm.submit(sweep_cells(tmp_path), tmp_path, '')
+  environment = os.environ | {'SLURM_ARRAY_TASK_ID': '0', 'STATE': ''}
+  script = tmp_path / slurm.SCRIPT
+  task = subprocess.run(['bash', script], env=environment, check=False)
+  assert task.returncode == 128 + signal.SIGKILL
 
 
 def test_a_job_that_sbatch_refuses_is_told(stubs, tmp_path, monkeypatch):
   (stubs / 'sbatch').write_text('#!/bin/bash\necho no such partition >&2; exit 1\n')
   with pytest.raises(RunError, match='sbatch: no such partition'):
-    slurm.submit(runs(tmp_path), tmp_path, '')
+    slurm.submit(sweep_cells(tmp_path), tmp_path, '')
   (stubs / 'sbatch').unlink()
   monkeypatch.setenv('PATH', str(stubs))  # not the cluster's
   with pytest.raises(UsageError, match='there is no sbatch here'):
-    slurm.submit(runs(tmp_path), tmp_path, '')
+    slurm.submit(sweep_cells(tmp_path), tmp_path, '')
