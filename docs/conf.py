@@ -42,28 +42,36 @@ html_copy_source = False
 html_show_sourcelink = False
 
 
-def plain(app, what, name, obj, options, lines):
+def escape_docstring(app, object_type, name, documented, options, lines):
   """Docstrings are plain text: nothing but `code` and bullets has a meaning."""
   for number, line in enumerate(lines):
-    if line.lstrip().startswith('>>>'):
-      continue
-    parts = re.split(r'(`[^`]*`)', line)
-    for place, part in enumerate(parts):
-      if re.fullmatch(r'`[^`]+`', part):
-        ends = parts[place + 1][:1].isalnum() and '\\ '
-        parts[place] = f'`{part}`{ends or ""}'
-      elif not re.match(r'\s*\*\*\w+:', part):
-        parts[place] = re.sub(r'([*|\\]|_(?=\W|$)|(?<=FILE):)', r'\\\1', part)
-    lines[number] = ''.join(parts)
+    if not line.lstrip().startswith('>>>'):
+      lines[number] = _escaped(line)
 
 
-def fill(app, page, source):
+def _escaped(line):
+  """A line in reStructuredText that shows the line as it is, and `code` as code."""
+  pieces = re.split(r'(`[^`]*`)', line)
+  for index, piece in enumerate(pieces):
+    if re.fullmatch(r'`[^`]+`', piece):
+      # reStructuredText ends code before a space only, or before an escaped one.
+      letter_follows = pieces[index + 1][:1].isalnum()
+      pieces[index] = f'`{piece}`' + ('\\ ' if letter_follows else '')
+    elif not re.match(r'\s*\*\*\w+:', piece):
+      pieces[index] = re.sub(r'([*|\\]|_(?=\W|$)|(?<=FILE):)', r'\\\1', piece)
+  return ''.join(pieces)
+
+
+def fill_in_tables(app, page_name, source):
   """Puts what `docs/reference.py` writes in place of `<!-- name -->` of a page."""
-  for name, written in reference.TABLES.items():
-    if f'<!-- {name} -->' in source[0]:
-      source[0] = source[0].replace(f'<!-- {name} -->', written())
+  for name, write_table in reference.TABLES.items():
+    comment = f'<!-- {name} -->'
+    if comment in source[0]:
+      source[0] = source[0].replace(comment, write_table())
 
 
 def setup(app):
-  app.connect('autodoc-process-docstring', plain, priority=100)  # before napoleon
-  app.connect('source-read', fill)
+  """Called by Sphinx."""
+  # Before napoleon, which has a higher number.
+  app.connect('autodoc-process-docstring', escape_docstring, priority=100)
+  app.connect('source-read', fill_in_tables)

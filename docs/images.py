@@ -8,7 +8,7 @@
 
 Without a name, the program makes all of them. It runs the commands of the pages in the
 root of the repository, so it uses finished runs in runs/ again. No program makes the
-SVG files in the folder.
+SVG files in the folder; `python -m papers.build` makes those in experiments/.
 """
 
 import io
@@ -19,39 +19,54 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from PIL import Image
 
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
 
 DOCS = pathlib.Path(__file__).parent
-ROOT, IMAGES = DOCS.parent, DOCS / 'images'
+ROOT = DOCS.parent
+IMAGES = DOCS / 'images'
 _REPORT = 'runs/tutorial/report'
-_DESK, _PHONE, _GAP = (745, 800), (370, 800), 14  # pixels
-_WIDER = 1.5  # width of a desktop window / width of its picture
+_DESKTOP_SIZE = (745, 800)  # pixels
+_PHONE_SIZE = (370, 800)
+_GAP = 14
+_DESKTOP_SCALE = 1.5  # width of a desktop window / width of its picture
 
-# Name -> page, start of the command on it, and picture of the run -> picture here.
+
+class CopiedPictures(NamedTuple):
+  """Pictures that a command of a page makes.
+
+  Attributes:
+    page: the page, without its suffix.
+    program: how the command begins, without `python`.
+    pictures: picture that the command makes, from the root -> its name in docs/images.
+  """
+
+  page: str
+  program: str
+  pictures: dict[str, str]
+
+
 COPIED = {
-  'start': (
-    'start',
-    'launch.py',
-    {
+  'start': CopiedPictures(
+    page='start',
+    program='launch.py',
+    pictures={
       'runs/digits_moon-moon-s0/curves.png': 'digits_curves.png',
       'runs/digits_moon-moon-s0/partition.png': 'digits_partition.png',
     },
   ),
-  'tutorial': (
-    'tutorial',
-    '-m moon_jax.sweep',
-    {
-      f'{_REPORT}/figures/{figure}.png': f'tutorial_{name}.png'
-      for figure, name in (
-        ('test_accuracy', 'accuracy'),
-        ('partition', 'partition'),
-        ('clients', 'clients'),
-        ('contrastive_share', 'contrastive_share'),
-        ('tsne', 'tsne'),
-      )
+  'tutorial': CopiedPictures(
+    page='tutorial',
+    program='-m moon_jax.sweep',
+    pictures={
+      f'{_REPORT}/figures/test_accuracy.png': 'tutorial_accuracy.png',
+      f'{_REPORT}/figures/partition.png': 'tutorial_partition.png',
+      f'{_REPORT}/figures/clients.png': 'tutorial_clients.png',
+      f'{_REPORT}/figures/contrastive_share.png': 'tutorial_contrastive_share.png',
+      f'{_REPORT}/figures/tsne.png': 'tutorial_tsne.png',
     },
   ),
 }
@@ -61,15 +76,15 @@ BROWSED = 'report.png'
 def command(page: str, program: str) -> list[str]:
   """The words of the first command of a page that runs a program, without `python`."""
   text = (DOCS / f'{page}.md').read_text().replace('\\\n', ' ')
-  line = re.search(rf'^(?:\$ )?python ({re.escape(program)}\b.*)$', text, re.M)
-  return shlex.split(line[1])
+  match = re.search(rf'^(?:\$ )?python ({re.escape(program)}\b.*)$', text, re.M)
+  return shlex.split(match[1])
 
 
-def copy(name: str) -> None:
+def copy(copied: CopiedPictures) -> None:
   """Runs the command of a page, and copies the pictures that it has made."""
-  page, program, pictures = COPIED[name]
-  subprocess.run([sys.executable, *command(page, program)], cwd=ROOT, check=True)
-  for source, target in pictures.items():
+  words = command(copied.page, copied.program)
+  subprocess.run([sys.executable, *words], cwd=ROOT, check=True)
+  for source, target in copied.pictures.items():
     shutil.copyfile(ROOT / source, IMAGES / target)
 
 
@@ -77,39 +92,51 @@ def browse() -> None:
   """Takes pictures of the tutorial's report: on a desktop, and dark on a phone."""
   from playwright import sync_api
 
-  page, shots = (ROOT / _REPORT / 'index.html').as_uri(), []
   with sync_api.sync_playwright() as playwright:
     browser = playwright.chromium.launch(
       executable_path=shutil.which('chromium'), args=['--no-sandbox']
     )
-    for size, scheme, scale in ((_DESK, 'light', _WIDER), (_PHONE, 'dark', 1)):
-      window = {'width': int(scale * size[0]), 'height': int(scale * size[1])}
-      opened = browser.new_page(viewport=window, color_scheme=scheme)
-      opened.goto(page)
-      opened.evaluate('charts.forEach(draw)')
-      if scheme == 'dark':
-        opened.locator('h2', has_text='Over rounds').evaluate(
-          'one => one.scrollIntoView()'
-        )
-      shots.append(Image.open(io.BytesIO(opened.screenshot())).resize(size))
+    desktop = _open(browser, _DESKTOP_SIZE, 'light', scale=_DESKTOP_SCALE)
+    desktop_shot = _take_shot(desktop, _DESKTOP_SIZE)
+    phone = _open(browser, _PHONE_SIZE, 'dark', scale=1.0)
+    heading = phone.locator('h2', has_text='Over rounds')
+    heading.evaluate('element => element.scrollIntoView()')
+    phone_shot = _take_shot(phone, _PHONE_SIZE)
     browser.close()
-  whole = Image.new('RGB', (_DESK[0] + _GAP + _PHONE[0], _DESK[1]), 'grey')
-  for shot, left in zip(shots, (0, _DESK[0] + _GAP), strict=True):
-    whole.paste(shot, (left, 0))
-  whole.save(IMAGES / BROWSED)
+  width = _DESKTOP_SIZE[0] + _GAP + _PHONE_SIZE[0]
+  picture = Image.new('RGB', (width, _DESKTOP_SIZE[1]), 'grey')
+  picture.paste(desktop_shot, (0, 0))
+  picture.paste(phone_shot, (_DESKTOP_SIZE[0] + _GAP, 0))
+  picture.save(IMAGES / BROWSED)
+
+
+def _open(browser, size, color_scheme, *, scale):
+  """The report in a window that is `scale` times as large as its picture."""
+  width, height = size
+  window = {'width': int(scale * width), 'height': int(scale * height)}
+  page = browser.new_page(viewport=window, color_scheme=color_scheme)
+  page.goto((ROOT / _REPORT / 'index.html').as_uri())
+  page.evaluate('charts.forEach(draw)')
+  return page
+
+
+def _take_shot(page, size):
+  return Image.open(io.BytesIO(page.screenshot())).resize(size)
 
 
 def main(argv: Sequence[str]) -> int:
   """Runs the program; returns the exit code."""
-  makers = {name: lambda name=name: copy(name) for name in COPIED} | {'report': browse}
+  names = [*COPIED, 'report']
 
   def program():
-    if unknown := set(argv) - set(makers):
-      wanted = ', '.join(makers)
-      raise UsageError(f'{min(unknown)!r} must be one of {wanted}.')
-    for name, make in makers.items():
-      if not argv or name in argv:
-        make()
+    for name in argv:
+      if name not in names:
+        raise UsageError(f'{name!r} must be one of {", ".join(names)}.')
+    for name in argv or names:
+      if name in COPIED:
+        copy(COPIED[name])
+      else:
+        browse()
     return ExitCode.DONE
 
   return exit_code_of(program)

@@ -9,12 +9,13 @@ numbers      how many algorithms, networks, ... there are
 
 import functools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from moon_jax import catalog
 from moon_jax.catalog.registry import part
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode
+from papers.markdown import table
 
 # Title of each kind, in the order of the page.
 KINDS = {
@@ -30,19 +31,19 @@ KINDS = {
   'availability': 'Rules of availability',
   'attack': 'Attacks',
 }
-_TYPES = {float: 'float', int: 'int', bool: 'bool', str: 'text'}
+_TYPE_NAMES = {float: 'float', int: 'int', bool: 'bool', str: 'text'}
 # Texts for parts without a function of their own, and so without a docstring.
-_TOLD = {
-  (
-    'algorithm',
-    'centralized',
-  ): 'One client owns all training examples: the upper bound.',
+_DESCRIPTIONS = {
+  ('algorithm', 'centralized'): (
+    'One client owns all training examples: the upper bound.'
+  ),
   ('server_optimizer', 'adam'): 'FedAdam: Adam on the pseudo-gradient g.',
   ('server_optimizer', 'yogi'): 'FedYogi: Yogi on the pseudo-gradient g.',
   ('attack', 'none'): 'No client attacks.',
   ('attack', 'label_flip'): 'Trains honestly, but on the labels Y - 1 - label.',
 }
-_FILES = ('metrics.jsonl', 'timings.jsonl', 'summary.json')
+_FILES_WITH_COLUMNS = ('metrics.jsonl', 'timings.jsonl', 'summary.json')
+# Exit code -> its meaning, and what the same command does afterwards.
 _MEANINGS = {
   ExitCode.DONE: ('the run is finished, or was finished already', 'says so'),
   ExitCode.FAILED: (
@@ -70,48 +71,42 @@ _MEANINGS = {
 }
 
 
-def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-  """A table in Markdown; a `|` in a cell is escaped."""
-  heads = list(heads)
-  lines = [heads, ['---'] * len(heads), *rows]
-  cells = [[str(cell).replace('|', r'\|') for cell in line] for line in lines]
-  return '\n'.join(f'| {" | ".join(line)} |' for line in cells)
-
-
 def knobs() -> str:
   """Every knob, by group: its meaning, type, default and bounds, and what uses it."""
   groups = {}
   for name, knob in catalog.every_knob().items():
     groups.setdefault(name.rpartition('.')[0], []).append(_entry(name, knob))
-  titles = {'': 'General'}
-  return '\n\n'.join(
-    '\n\n'.join([f'## {titles.get(group, f"`{group}`")}', *entries])
-    for group, entries in groups.items()
-  )
+  blocks = []
+  for group, entries in groups.items():
+    title = f'`{group}`' if group else 'General'
+    blocks += [f'## {title}', *entries]
+  return '\n\n'.join(blocks)
 
 
 def _entry(name, knob):
-  wanted, _, words = knob.bound or ('', None, ())
-  values = ', '.join(f'`{word}`' for word in words)
-  told = [_TYPES[knob.kind], f'default {_shown(knob.default)}']
-  told += [f'one of {values}' if words else wanted] if wanted else []
-  if knob.auto:
-    told.append('or `auto`')
-  more = [_users(kind, trait) for kind, trait in knob.needs]
   meaning = f'{knob.meaning[:1].upper()}{knob.meaning[1:]}'.removesuffix('.')
-  lines = [f'{meaning}.', f'*{"; ".join(told)}.*']
-  if more:
-    lines.append(f'Used by {", together with ".join(more)}.')
+  sentences = [f'{meaning}.', f'*{_type_and_bounds(knob)}.*']
+  users = [_users(kind, trait) for kind, trait in knob.needs]
+  if users:
+    sentences.append(f'Used by {", together with ".join(users)}.')
   if knob.required:
-    lines.append('It is required there.')
+    sentences.append('It is required there.')
   if knob.may_change:
-    lines.append('A resumed run may change it.')
+    sentences.append('A resumed run may change it.')
   anchor = name.replace('.', '-')  # a dot would begin a CSS class
-  return f'[`{name}`]{{#{anchor}}}\n: {" ".join(lines)}'
+  return f'[`{name}`]{{#{anchor}}}\n: {" ".join(sentences)}'
 
 
-def _shown(value):
-  return f'`{value}`' if value != '' else 'empty'
+def _type_and_bounds(knob):
+  """'int; default `10`; at least 1'."""
+  default = 'empty' if knob.default == '' else f'`{knob.default}`'
+  facts = [_TYPE_NAMES[knob.kind], f'default {default}']
+  if knob.bound:
+    bound, _, choices = knob.bound
+    facts.append(f'one of {_in_code(choices)}' if choices else bound)
+  if knob.auto:
+    facts.append('or `auto`')
+  return '; '.join(facts)
 
 
 def _users(kind, trait):
@@ -119,87 +114,99 @@ def _users(kind, trait):
   names = catalog.names(kind)
   users = [name for name in names if part(kind, name).has(trait)]
   others = [name for name in names if name not in users]
-  what = KINDS[kind].lower()
+  title = KINDS[kind].lower()
+  if not others:
+    return f'all {title}'
   if len(others) <= len(users) // 2:
-    less = f' except {_listed(others)}' if others else ''
-    return f'all {what}{less}'
+    return f'all {title} except {_in_code(others)}'
   if len(users) == 1:
-    word, *rest = what.split(' of ')
-    what = ' of '.join([f'the {word.removesuffix("s")}', *rest])
-  return f'{what} {_listed(users)}'
+    plural, *of_what = title.split(' of ')  # 'graphs of neighbours'
+    title = ' of '.join([f'the {plural.removesuffix("s")}', *of_what])
+  return f'{title} {_in_code(users)}'
 
 
-def _listed(names):
+def _in_code(names):
   return ', '.join(f'`{name}`' for name in names)
 
 
 def parts() -> str:
   """Every part of the catalog: its name, what it is, its own knobs."""
-  return '\n\n'.join(
-    f'## {title}\n\nChosen by `{catalog.KINDS[kind]}`.\n\n'
-    + table(('name', 'what it is', 'its knobs'), _parts_of(kind))
-    for kind, title in KINDS.items()
-  )
+  blocks = []
+  for kind, title in KINDS.items():
+    blocks += [
+      f'## {title}',
+      f'Chosen by `{catalog.KINDS[kind]}`.',
+      '\n'.join(table(('name', 'what it is', 'its knobs'), _parts_of(kind))),
+    ]
+  return '\n\n'.join(blocks)
 
 
 def _parts_of(kind) -> Iterator[tuple[str, str, str]]:
+  """The name, the description and the knobs of each part of a kind."""
+  # Some knobs are not of a part, but in the group of the kind, such as optimizer.decay.
+  group = catalog.KINDS[kind].rpartition('.')[0] or kind
+  knobs_of_group = {
+    name: knob
+    for name, knob in catalog.every_knob().items()
+    if name.startswith(f'{group}.')
+  }
   for name in catalog.names(kind):
-    one = part(kind, name)
-    own = [f'{one.group or one.name}.{knob}' for knob in one.knobs]
-    # Knobs in the group of the kind that this part uses.
-    group = catalog.KINDS[kind].rpartition('.')[0] or kind
-    for knob_name, knob in catalog.every_knob().items():
-      uses = any(of == kind and one.has(trait) for of, trait in knob.needs)
-      own += [knob_name] if uses and knob_name.startswith(f'{group}.') else []
-    yield (
-      f'`{name}`',
-      _TOLD.get((kind, name)) or _told(one),
-      _listed(dict.fromkeys(own)),
-    )
+    entry = part(kind, name)
+    knob_names = [f'{entry.group or entry.name}.{knob}' for knob in entry.knobs]
+    for knob_name, knob in knobs_of_group.items():
+      traits = [trait for user_kind, trait in knob.needs if user_kind == kind]
+      if any(entry.has(trait) for trait in traits):
+        knob_names.append(knob_name)
+    description = _DESCRIPTIONS.get((kind, name)) or _first_paragraph(entry)
+    yield f'`{name}`', description, _in_code(dict.fromkeys(knob_names))
 
 
-def _told(one):
-  """The first paragraph of the function that makes the part; its name without one."""
-  text = getattr(one.function, '__doc__', None) if one.make else None
-  if isinstance(one.function, functools.partial) or not text:
-    return one.name
-  told = ' '.join(text.partition('\n\n')[0].split())
-  if told.endswith(','):  # an equation follows
-    told = told.rpartition(';')[0]
-  return told.removesuffix(':').replace('*', r'\*')
+def _first_paragraph(entry):
+  """Of the docstring of the function that makes the part; its name without one."""
+  docstring = getattr(entry.function, '__doc__', None) if entry.make else None
+  if isinstance(entry.function, functools.partial) or not docstring:
+    return entry.name
+  paragraph = ' '.join(docstring.partition('\n\n')[0].split())
+  if paragraph.endswith(','):  # an equation follows
+    paragraph = paragraph.rpartition(';')[0]
+  return paragraph.removesuffix(':').replace('*', r'\*')
 
 
 def columns() -> str:
   """Every column of the files of a run, from the schema that they are checked by."""
   schema = json.loads(files.SCHEMA.read_bytes())
   sections = []
-  for name in _FILES:
+  for name in _FILES_WITH_COLUMNS:
     shape = schema['properties'][name]
     if '$ref' in shape:
       shape = schema['definitions'][shape['$ref'].rpartition('/')[2]]
     declared = shape['properties'] | shape.get('patternProperties', {})
-    rows = (
-      (_titled(column, told), told['description']) for column, told in declared.items()
-    )
-    sections.append(f'### {name}\n\n' + table(('column', 'meaning'), rows))
+    rows = [
+      (_column_names(column, entry), entry['description'])
+      for column, entry in declared.items()
+    ]
+    sections += [f'### {name}', '\n'.join(table(('column', 'meaning'), rows))]
   return '\n\n'.join(sections)
 
 
-def _titled(column, told):
-  words = told.get('title', column).replace(';', ',').split(', ')
-  return ', '.join(word if word == '...' else f'`{word}`' for word in words)
+def _column_names(column, entry):
+  """The names of the columns that an entry of the schema describes, in code."""
+  names = entry.get('title', column).replace(';', ',').split(', ')
+  return ', '.join(name if name == '...' else f'`{name}`' for name in names)
 
 
 def exit_codes() -> str:
   """Every exit code, and what the same command does after it."""
-  rows = ((int(code), *_MEANINGS[code]) for code in ExitCode)
-  return table(('code', 'meaning', 'the same command again'), rows)
+  rows = [(int(code), *_MEANINGS[code]) for code in ExitCode]
+  return '\n'.join(table(('code', 'meaning', 'the same command again'), rows))
 
 
 def numbers() -> str:
   """How many parts of each kind there are, in words."""
-  found = (f'{len(catalog.names(kind))} {title}' for kind, title in KINDS.items())
-  return f'There are {", ".join(one.lower() for one in found)}.'
+  counts = [
+    f'{len(catalog.names(kind))} {title.lower()}' for kind, title in KINDS.items()
+  ]
+  return f'There are {", ".join(counts)}.'
 
 
 TABLES = {
