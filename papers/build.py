@@ -37,23 +37,23 @@ from collections.abc import Sequence
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
 from papers import kept_runs
-from papers.page import Places, page
+from papers.page import Paths, page
 
 ROOT = pathlib.Path(__file__).parents[1]
 
 
 def main(argv: Sequence[str], root: pathlib.Path = ROOT) -> int:
   """Runs the program; returns the exit code."""
-  places = Places.below(root)
+  paths = Paths.below(root)
 
   def program():
     command, *run_directories = argv or ['']
     if argv and (command != 'add' or not run_directories):
       raise UsageError('python -m papers.build [add RUN ...]')
     for run in map(pathlib.Path, run_directories):
-      print('kept', kept_runs.keep(run, places.runs))
-      places.pictures_of_the_page(redraw=True).draw_tsne(run)
-    files.replace(places.page, page(places, redraw=True))
+      print('kept', kept_runs.keep(run, paths.runs))
+      paths.pictures_of_the_page(redraw=True).draw_tsne(run)
+    files.replace(paths.page, page(paths, redraw=True))
     return ExitCode.DONE
 
   return exit_code_of(program)

@@ -34,7 +34,7 @@ FORMS = {
 _NUMBER = re.compile(r'\{\{([\w@]+) ([^}]+)\}\}')
 
 
-class Places(NamedTuple):
+class Paths(NamedTuple):
   """The files and folders of a page, all below the root of the repository."""
 
   template: pathlib.Path
@@ -43,8 +43,8 @@ class Places(NamedTuple):
   page: pathlib.Path
 
   @classmethod
-  def below(cls, root: pathlib.Path) -> 'Places':
-    """The places below a root."""
+  def below(cls, root: pathlib.Path) -> 'Paths':
+    """The paths below a root."""
     return cls(
       template=root / 'papers/experiments.in.md',
       runs=root / 'papers/runs',
@@ -58,23 +58,23 @@ class Places(NamedTuple):
     return Pictures(self.pictures, link, redraw)
 
 
-def page(places: Places, redraw: bool = False) -> str:
+def page(paths: Paths, redraw: bool = False) -> str:
   """The text of the page.
 
   Args:
-    places: where the template, the runs and the pictures are.
+    paths: where the template, the runs and the pictures are.
     redraw: whether pictures of several runs are drawn; otherwise they are checked.
 
   Raises:
     UsageError: a run is damaged; a line asks for what is not there; a run is in no row.
   """
-  if not places.template.is_file():
-    raise UsageError(f'{places.template} is missing.')
-  runs = kept_runs.read_all(places.runs)
-  pictures = places.pictures_of_the_page(redraw)
+  if not paths.template.is_file():
+    raise UsageError(f'{paths.template} is missing.')
+  runs = kept_runs.read_all(paths.runs)
+  pictures = paths.pictures_of_the_page(redraw)
   lines = []
   shown_names = set()
-  for line in places.template.read_text().splitlines():
+  for line in paths.template.read_text().splitlines():
     if line.startswith('@'):
       section = _section(line, runs, pictures)
       lines += section.lines
@@ -83,7 +83,7 @@ def page(places: Places, redraw: bool = False) -> str:
       lines.append(_fill_numbers(line, runs))
   unshown_names = sorted(set(runs) - shown_names)
   if unshown_names:
-    path = kept_runs.path_of(places.runs, unshown_names[0])
+    path = kept_runs.path_of(paths.runs, unshown_names[0])
     raise UsageError(
       f'{path} is in no row of experiments.in.md: name its variant there, or delete it.'
     )

@@ -8,7 +8,7 @@ import pytest
 from moon_jax.core import files
 from papers import curve, differences, kept_runs
 from papers.estimates import endpoints
-from papers.page import Places, page
+from papers.page import Paths, page
 from tests.run_directories import write_run
 
 ROUNDS = 100
@@ -91,28 +91,28 @@ def test_a_slope_outside_the_test_has_no_verdict_and_each_seed_has_its_own():
 
 
 @pytest.fixture
-def places(tmp_path):
-  """The places of a page without a run."""
-  places = Places.below(tmp_path)
-  places.template.parent.mkdir()
-  return places
+def paths(tmp_path):
+  """The paths of a page without a run."""
+  paths = Paths.below(tmp_path)
+  paths.template.parent.mkdir()
+  return paths
 
 
-def keep(places, variant, seed, accuracy, *flags, config_changes=None):
+def keep(paths, variant, seed, accuracy, *flags, config_changes=None):
   """Keeps a run whose last five tests are this, in per cent."""
   name = f'{variant}_{seed}{len(flags)}'.replace(':', '_')
   accuracies = [0.0] * (ROUNDS - 5) + [accuracy / 100] * 5
-  run = places.runs.parent / name
+  run = paths.runs.parent / name
   write_run(run, accuracies, f'--config=configs/{variant}', *flags, seed=seed)
   description = files.read_json(run / 'config.json')
   files.write_json(run / 'config.json', description | (config_changes or {}))
-  kept_runs.keep(run, places.runs)
+  kept_runs.keep(run, paths.runs)
 
 
-def lines_of(places, *template):
+def lines_of(paths, *template):
   """The lines of the page of a template."""
-  places.template.write_text('\n'.join(template) + '\n')
-  return page(places).splitlines()
+  paths.template.write_text('\n'.join(template) + '\n')
+  return page(paths).splitlines()
 
 
 def cells(lines, first_cell):
@@ -120,18 +120,18 @@ def cells(lines, first_cell):
   return [cell.strip() for cell in line.strip('|').split('|')][1:]
 
 
-def test_a_cell_has_the_differences_of_its_pairs(places):
+def test_a_cell_has_the_differences_of_its_pairs(paths):
   directive = f'@curve moon {ROUNDS}'
-  assert lines_of(places, directive) == [f'MOON, mu 5, at round {ROUNDS}: not run.']
+  assert lines_of(paths, directive) == [f'MOON, mu 5, at round {ROUNDS}: not run.']
   for seed, (fedavg, moon) in enumerate([(60, 60.2), (50, 52.1), (70, 71.2)]):
-    keep(places, 'moon_cvpr21.py:fedavg', seed, fedavg)
-    keep(places, 'moon_cvpr21.py:moon', seed, moon)
+    keep(paths, 'moon_cvpr21.py:fedavg', seed, fedavg)
+    keep(paths, 'moon_cvpr21.py:moon', seed, moon)
     if seed == 1:
-      assert 'points (1 degree of freedom).' in lines_of(places, directive)[-3]
-  keep(places, 'curve.py:beta_5_fedavg', 0, 70)
-  keep(places, 'curve.py:beta_5_moon', 0, 60)
-  keep(places, 'curve.py:beta_5_moon', 1, 69)
-  lines = lines_of(places, directive)
+      assert 'points (1 degree of freedom).' in lines_of(paths, directive)[-3]
+  keep(paths, 'curve.py:beta_5_fedavg', 0, 70)
+  keep(paths, 'curve.py:beta_5_moon', 0, 60)
+  keep(paths, 'curve.py:beta_5_moon', 1, 69)
+  lines = lines_of(paths, directive)
   assert cells(lines, 'beta 0.1')[:2] == ['no pair', '']
   assert lines[0].startswith('| column | seeds | FedAvg | MOON, mu 5 | difference |')
   # The values for seeds 0, 1 and 2 are worked by hand above.
@@ -146,11 +146,11 @@ def test_a_cell_has_the_differences_of_its_pairs(places):
   )
   assert 'deviation of 0.95 points (2 degrees of freedom).' in lines[-3]
   assert lines[-1] == 'Slope on log beta: reported when 15 pairs are run; 4 are.'
-  means = cells(lines_of(places, '@means 100'), 'MOON, mu 5')
+  means = cells(lines_of(paths, '@means 100'), 'MOON, mu 5')
   assert means == [*['not run'] * 3, '+1.2 (3)', '-10.0 (1)', 'not run']
 
 
-def test_the_planned_test_waits_for_all_its_pairs(places):
+def test_the_planned_test_waits_for_all_its_pairs(paths):
   mean_differences = {
     'curve.py:beta_0.05_': -1.0,
     'curve.py:beta_0.1_': 0.0,
@@ -161,12 +161,12 @@ def test_the_planned_test_waits_for_all_its_pairs(places):
   }
   for variant, difference in mean_differences.items():
     for seed in range(3):
-      keep(places, f'{variant}fedavg', seed, 60)
-      keep(places, f'{variant}moon', seed, 60 + difference + 0.3 * (seed - 1))
+      keep(paths, f'{variant}fedavg', seed, 60)
+      keep(paths, f'{variant}moon', seed, 60 + difference + 0.3 * (seed - 1))
   # A run of another setting, such as an ablation, is no pair.
-  keep(places, 'moon_cvpr21.py:moon', 0, 90, '--config.partition.balance=false')
+  keep(paths, 'moon_cvpr21.py:moon', 0, 90, '--config.partition.balance=false')
   table_of_all = '@table moon_cvpr21: moon'
-  lines = lines_of(places, '@curve moon 100', table_of_all)
+  lines = lines_of(paths, '@curve moon 100', table_of_all)
   (slope,) = [line for line in lines if line.startswith('Slope')]
   # Means -1, 0, 0.5, 1, 2 at log10 beta -1.30103, -1, -0.52288, -0.30103, 0.69897:
   # sxy 3.349485, sxx 2.368194.
@@ -182,40 +182,40 @@ def test_the_planned_test_waits_for_all_its_pairs(places):
   ]
   assert cells(lines, 'beta 0.05')[7] == 'lower'
   assert cells(lines, 'beta 0.1')[7] == 'undecided'
-  means = cells(lines_of(places, '@means 100', table_of_all), 'MOON, mu 5')
+  means = cells(lines_of(paths, '@means 100', table_of_all), 'MOON, mu 5')
   assert means[:3] == ['**-1.0** (3)', '+0.0 (3)', '**+0.5** (3)']
 
 
-def test_runs_of_other_data_are_no_pair(places):
-  keep(places, 'moon_cvpr21.py:fedavg', 0, 60, config_changes={'data_digest': 'a'})
-  keep(places, 'moon_cvpr21.py:moon', 0, 70, config_changes={'data_digest': 'b'})
-  assert lines_of(places, '@curve moon 100') == ['MOON, mu 5, at round 100: not run.']
-  lines = lines_of(places, '@partitions 100')
+def test_runs_of_other_data_are_no_pair(paths):
+  keep(paths, 'moon_cvpr21.py:fedavg', 0, 60, config_changes={'data_digest': 'a'})
+  keep(paths, 'moon_cvpr21.py:moon', 0, 70, config_changes={'data_digest': 'b'})
+  assert lines_of(paths, '@curve moon 100') == ['MOON, mu 5, at round 100: not run.']
+  lines = lines_of(paths, '@partitions 100')
   assert cells(lines, 'each seed its own partition')[:2] == ['', 'not run']
-  assert lines_of(places, '@compare moon_cvpr21: moon fedavg') == ['']
-  lines = lines_of(places, '@ablation 100', '@table moon_cvpr21: moon')
+  assert lines_of(paths, '@compare moon_cvpr21: moon fedavg') == ['']
+  lines = lines_of(paths, '@ablation 100', '@table moon_cvpr21: moon')
   assert cells(lines, 'none')[3] == 'not run'
 
 
-def test_an_ablation_sets_each_change_beside_the_setting_at_the_same_round(places):
+def test_an_ablation_sets_each_change_beside_the_setting_at_the_same_round(paths):
   not_run = 'not run'
-  assert cells(lines_of(places, '@ablation 50'), 'none') == [not_run] * 5
-  keep(places, 'moon_cvpr21.py:fedavg', 0, 60)
-  keep(places, 'moon_cvpr21.py:moon', 0, 61.5)
-  keep(places, 'moon_cvpr21.py:fedavg', 1, 99)
+  assert cells(lines_of(paths, '@ablation 50'), 'none') == [not_run] * 5
+  keep(paths, 'moon_cvpr21.py:fedavg', 0, 60)
+  keep(paths, 'moon_cvpr21.py:moon', 0, 61.5)
+  keep(paths, 'moon_cvpr21.py:fedavg', 1, 99)
   for variant, accuracy in (('no_head_scaffold', 40), ('equal_weights_fedavg', 50)):
     flag = f'--config=configs/ablation.py:{variant}'
     accuracies = [0.1] * 45 + [accuracy / 100] * 5
-    run = write_run(places.runs.parent / variant, accuracies, flag)
-    kept_runs.keep(run, places.runs)
-  lines = lines_of(places, '@ablation 50', '@costs moon_cvpr21: fedavg')
+    run = write_run(paths.runs.parent / variant, accuracies, flag)
+    kept_runs.keep(run, paths.runs)
+  lines = lines_of(paths, '@ablation 50', '@costs moon_cvpr21: fedavg')
   # The mean of rounds 46 to 50, not of the run's last five.
   assert cells(lines, 'none') == ['0.0', not_run, not_run, '0.0 (+0.0)', not_run]
   no_head = cells(lines, 'no projection head')
   assert no_head == [not_run, not_run, '40.0', not_run, not_run]
   assert cells(lines, 'equal weights of clients')[0] == '50.0'
-  keep(places, 'moon_cvpr21.py:scaffold', 0, 57.5)
-  lines = lines_of(places, '@ablation 100', '@costs moon_cvpr21: fedavg')
+  keep(paths, 'moon_cvpr21.py:scaffold', 0, 57.5)
+  lines = lines_of(paths, '@ablation 100', '@costs moon_cvpr21: fedavg')
   changes = cells(lines, 'none')
   assert changes == ['60.0', not_run, '57.5 (-2.5)', '61.5 (+1.5)', not_run]
   assert cells(lines, 'equal weights of clients')[0] == not_run

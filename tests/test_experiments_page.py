@@ -12,11 +12,11 @@ from PIL import Image
 from moon_jax import config
 from moon_jax.core.errors import ExitCode, UsageError
 from papers import build, draw, kept_runs
-from papers.page import Places, page
+from papers.page import Paths, page
 from tests.run_directories import edit_json, edit_lines, write_lines, write_run
 
 ROOT = pathlib.Path(__file__).parents[1]
-COMMITTED = Places.below(ROOT)
+COMMITTED = Paths.below(ROOT)
 PAPERS = ('moon_cvpr21', 'moonflower', 'dco_moon', 'review', 'sa_moon')
 NUM_ROUNDS = 100
 FEDAVG = 'configs/moon_cvpr21.py:fedavg'
@@ -51,17 +51,17 @@ def test_the_kept_runs_hold_no_folder_of_the_machine_they_ran_on():
 
 
 @pytest.fixture
-def places(tmp_path):
-  """The places of a page with an empty table and no run."""
-  places = Places.below(tmp_path)
-  places.template.parent.mkdir()
-  places.page.parent.mkdir()
-  write_template(places, '@table moon_cvpr21: fedavg moon')
-  return places
+def paths(tmp_path):
+  """The paths of a page with an empty table and no run."""
+  paths = Paths.below(tmp_path)
+  paths.template.parent.mkdir()
+  paths.page.parent.mkdir()
+  write_template(paths, '@table moon_cvpr21: fedavg moon')
+  return paths
 
 
-def write_template(places, *lines):
-  places.template.write_text('\n'.join(lines) + '\n')
+def write_template(paths, *lines):
+  paths.template.write_text('\n'.join(lines) + '\n')
 
 
 def finished_run(tmp_path, name, last, *flags, config_choice=FEDAVG, seed=0, **columns):
@@ -93,7 +93,7 @@ def runs_of_seeds(tmp_path, first, step, seeds, config_choice=FEDAVG):
 def add(tmp_path, *runs):
   """Adds runs, and returns the text of the new page."""
   assert build.main(['add', *map(str, runs)], tmp_path) == ExitCode.DONE
-  return Places.below(tmp_path).page.read_text()
+  return Paths.below(tmp_path).page.read_text()
 
 
 def all_cells(text, variant):
@@ -107,7 +107,7 @@ def cells(text, variant):
   return row
 
 
-def test_a_finished_run_fills_its_row(places, tmp_path):
+def test_a_finished_run_fills_its_row(paths, tmp_path):
   run = finished_run(
     tmp_path,
     'one',
@@ -126,7 +126,7 @@ def test_a_finished_run_fills_its_row(places, tmp_path):
   # 66.4 - 66.3; one seed has no deviation to compare with the reported 0.5.
   numbers = ['66.4', '66.4', '66.4', '100', '0', 'nothing', '0.1 above']
   assert cells(text, 'fedavg')[2:] == numbers
-  path = kept_runs.path_of(places.runs, 'one')
+  path = kept_runs.path_of(paths.runs, 'one')
   description = kept_runs.read_description(path)
   assert '/home/me' not in json.dumps(description)
   # 100 rounds of 2 + 0.5 + 0.2 s, 99 of 0.05 s, the first of 0.25 s; 2.5 s each.
@@ -134,11 +134,11 @@ def test_a_finished_run_fills_its_row(places, tmp_path):
 
 
 def test_a_kept_run_has_the_records_byte_by_byte_and_always_the_same_bytes(
-  places, tmp_path
+  paths, tmp_path
 ):
   run = finished_run(tmp_path, 'one', 2 / 3, drift=1e-300, test_loss=0.1 + 0.2)
   add(tmp_path, run)
-  path = kept_runs.path_of(places.runs, 'one')
+  path = kept_runs.path_of(paths.runs, 'one')
   packed = path.read_bytes()
   metrics = (run / 'metrics.jsonl').read_bytes()
   assert gzip.decompress(packed).partition(b'\n')[2] == metrics
@@ -148,8 +148,8 @@ def test_a_kept_run_has_the_records_byte_by_byte_and_always_the_same_bytes(
   assert path.read_bytes() == packed
 
 
-def test_a_deviation_over_clients_is_not_taken_for_one_over_trials(places, tmp_path):
-  write_template(places, '@table moon_cvpr21: solo')
+def test_a_deviation_over_clients_is_not_taken_for_one_over_trials(paths, tmp_path):
+  write_template(paths, '@table moon_cvpr21: solo')
   flag = '--config=configs/moon_cvpr21.py:solo'
   runs = [
     write_run(tmp_path / f's{seed}', [last], flag, seed=seed, test_accuracy_std=0.04)
@@ -160,8 +160,8 @@ def test_a_deviation_over_clients_is_not_taken_for_one_over_trials(places, tmp_p
   assert row[8] == '5.3 below'
 
 
-def test_a_figure_of_training_is_compared_with_training(places, tmp_path):
-  write_template(places, '@table moonflower: mu_1')
+def test_a_figure_of_training_is_compared_with_training(paths, tmp_path):
+  write_template(paths, '@table moonflower: mu_1')
   config_choice = 'configs/moonflower.py:mu_1'
   run = finished_run(
     tmp_path, 'one', 0.3, config_choice=config_choice, train_accuracy=0.511
@@ -171,7 +171,7 @@ def test_a_figure_of_training_is_compared_with_training(places, tmp_path):
   assert row[8] == 'no number reported'
 
 
-def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(places, tmp_path):
+def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(paths, tmp_path):
   runs = runs_of_seeds(tmp_path, 0.6194, 0.02, range(3))
   other = finished_run(tmp_path, 'other', 0.5, '--config.batch_size=32')
   rows = {row[7]: row for row in all_cells(add(tmp_path, *runs, other), 'fedavg')}
@@ -188,8 +188,8 @@ def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(places, tmp_pat
   assert row[8] == '2.4 above, outside two standard errors'
 
 
-def test_differences_are_paired_by_seed(places, tmp_path):
-  write_template(places, '@compare moon_cvpr21: moon fedavg')
+def test_differences_are_paired_by_seed(paths, tmp_path):
+  write_template(paths, '@compare moon_cvpr21: moon fedavg')
   fedavg = runs_of_seeds(tmp_path, 0.6, 0.02, (0, 1, 2))
   moon = runs_of_seeds(tmp_path, 0.61, 0.03, (0, 1, 5), config_choice=MOON)
   one_pair = add(tmp_path, fedavg[0], moon[0])
@@ -205,7 +205,7 @@ def test_differences_are_paired_by_seed(places, tmp_path):
   assert '+1.5 points (2 seeds, +- 0.7' in text
 
 
-def test_the_costs_name_the_devices_of_every_start(places, tmp_path):
+def test_the_costs_name_the_devices_of_every_start(paths, tmp_path):
   earlier = [{'devices': ['gpu: NVIDIA H200'] * 2, 'git_commit': 'abc'}]
   starts = {
     'devices': ['cpu: cpu'],
@@ -214,26 +214,26 @@ def test_the_costs_name_the_devices_of_every_start(places, tmp_path):
   }
   run = finished_run(tmp_path, 'one', 0.6)
   edit_json(run / 'config.json', lambda description: description.update(starts))
-  write_template(places, '@costs moon_cvpr21: fedavg')
+  write_template(paths, '@costs moon_cvpr21: fedavg')
   assert '| NVIDIA H200 and Zen, 2 core(s) |' in add(tmp_path, run)
-  description = kept_runs.read_description(kept_runs.path_of(places.runs, 'one'))
+  description = kept_runs.read_description(kept_runs.path_of(paths.runs, 'one'))
   assert description['earlier'] == earlier
 
 
 # --- pictures -------------------------------------------------------------------------
 
 
-def test_a_picture_is_of_the_runs_there_are(places, tmp_path):
+def test_a_picture_is_of_the_runs_there_are(paths, tmp_path):
   directives = ('@figure both', '@drift moved', '@costs')
-  write_template(places, *(f'{words} moon_cvpr21: fedavg' for words in directives))
-  assert '![both' not in page(places)
+  write_template(paths, *(f'{words} moon_cvpr21: fedavg' for words in directives))
+  assert '![both' not in page(paths)
   text = add(tmp_path, finished_run(tmp_path, 'one', 0.6))
   assert '(images/experiments/both.png)' in text
-  both, moved = (places.pictures / f'{name}.png' for name in ('both', 'moved'))
+  both, moved = (paths.pictures / f'{name}.png' for name in ('both', 'moved'))
   # A run has two columns of the drift here, and three of the others.
   with Image.open(both) as three_panels, Image.open(moved) as two_panels:
     assert two_panels.width * 3 == three_panels.width * 2
-  assert page(places) == text
+  assert page(paths) == text
   digest = draw.digest_of(both)
   other = finished_run(tmp_path, 'other', 0.5, '--config.batch_size=32')
   text = add(tmp_path, finished_run(tmp_path, 'two', 0.61, seed=1), other)
@@ -241,12 +241,12 @@ def test_a_picture_is_of_the_runs_there_are(places, tmp_path):
   assert 'both: FedAvg, seeds 0, 1; FedAvg, batch_size=32, seed 0]' in text
   other_runs = {'other': [[{'round': 1, 'test_accuracy': 0.5}]]}
   draw.side_by_side(both, other_runs, 'other', panels=draw.PROGRESS)
-  assert_refused(places, 'both.png does not show these runs')
+  assert_refused(paths, 'both.png does not show these runs')
   both.write_bytes(b'no picture')
-  assert_refused(places, 'both.png does not show these runs')
+  assert_refused(paths, 'both.png does not show these runs')
 
 
-def test_a_sweep_is_of_the_last_accuracies(places, tmp_path, monkeypatch):
+def test_a_sweep_is_of_the_last_accuracies(paths, tmp_path, monkeypatch):
   drawn_points = []
   over_knob = draw.over_knob
 
@@ -255,8 +255,8 @@ def test_a_sweep_is_of_the_last_accuracies(places, tmp_path, monkeypatch):
     over_knob(path, points, digest, knob=knob)
 
   monkeypatch.setattr(draw, 'over_knob', record_points)
-  write_template(places, '@sweep mu moon.mu moonflower: mu_0.1 mu_1 default')
-  assert page(places) == '\n'
+  write_template(paths, '@sweep mu moon.mu moonflower: mu_0.1 mu_1 default')
+  assert page(paths) == '\n'
   low, high = (f'configs/moonflower.py:{name}' for name in ('mu_0.1', 'mu_1'))
   one_point = finished_run(tmp_path, 'a', 0.5, config_choice=low, train_accuracy=0.6)
   assert add(tmp_path, one_point) == '\n'  # one point is no sweep
@@ -266,7 +266,7 @@ def test_a_sweep_is_of_the_last_accuracies(places, tmp_path, monkeypatch):
   seeds = runs_of_seeds(tmp_path, 0.4, 0.02, (0, 1), config_choice=high)
   text = add(tmp_path, short, *seeds)
   assert text == '![mu: accuracy over moon.mu](images/experiments/mu.png)\n'
-  assert page(places) == text
+  assert page(paths) == text
   (points,) = drawn_points
   assert list(points) == ['test accuracy', 'train accuracy']
   # The sample deviation of 40 and 42.
@@ -275,8 +275,8 @@ def test_a_sweep_is_of_the_last_accuracies(places, tmp_path, monkeypatch):
   np.testing.assert_allclose(points['train accuracy'], [(0.1, 60, 0)], rtol=1e-6)
 
 
-def test_a_t_sne_is_kept_of_the_model_after_the_last_round(places, tmp_path):
-  write_template(places, '@tsne moon_cvpr21: fedavg')
+def test_a_t_sne_is_kept_of_the_model_after_the_last_round(paths, tmp_path):
+  write_template(paths, '@tsne moon_cvpr21: fedavg')
   run = finished_run(tmp_path, 'one', 0.6)
 
   def write_features(round_number):
@@ -301,9 +301,9 @@ def test_a_t_sne_is_kept_of_the_model_after_the_last_round(places, tmp_path):
 # --- what is refused ------------------------------------------------------------------
 
 
-def assert_refused(places, pattern):
+def assert_refused(paths, pattern):
   with pytest.raises(UsageError, match=pattern) as caught:
-    page(places)
+    page(paths)
   assert len(str(caught.value).splitlines()) == 1
 
 
@@ -322,44 +322,44 @@ def assert_refused(places, pattern):
     ('{{late cifar10_moon_seed7}}', r'no kept run has \{\{late cifar10_moon_seed7\}\}'),
   ],
 )
-def test_a_line_that_names_what_is_not_there_fails(places, line, pattern):
-  write_template(places, line)
+def test_a_line_that_names_what_is_not_there_fails(paths, line, pattern):
+  write_template(paths, line)
   with pytest.raises(Exception, match=pattern) as caught:
-    page(places)
+    page(paths)
   assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_failed_build_prints_a_line_and_writes_no_page(places, tmp_path, capsys):
-  write_template(places, '@graph')
+def test_a_failed_build_prints_a_line_and_writes_no_page(paths, tmp_path, capsys):
+  write_template(paths, '@graph')
   assert build.main([], tmp_path) == ExitCode.USAGE
-  places.template.unlink()
+  paths.template.unlink()
   assert build.main([], tmp_path) == ExitCode.USAGE
   assert build.main(['keep'], tmp_path) == ExitCode.USAGE
   graph, template, usage = capsys.readouterr().err.splitlines()
   assert '@graph' in graph
   assert template.endswith('in.md is missing.')
   assert usage.startswith('python -m papers.build')
-  assert not places.page.exists()
+  assert not paths.page.exists()
 
 
-def test_a_run_that_no_line_names_is_not_left_out_in_silence(places, tmp_path):
+def test_a_run_that_no_line_names_is_not_left_out_in_silence(paths, tmp_path):
   add(tmp_path, finished_run(tmp_path, 'one', 0.6))
-  write_template(places, '@table moon_cvpr21: moon', '{{late one}}')
-  assert_refused(places, r'one\.jsonl\.gz is in no row of experiments\.in\.md: name')
+  write_template(paths, '@table moon_cvpr21: moon', '{{late one}}')
+  assert_refused(paths, r'one\.jsonl\.gz is in no row of experiments\.in\.md: name')
 
 
-def test_one_run_counts_once(places, tmp_path):
+def test_one_run_counts_once(paths, tmp_path):
   add(tmp_path, finished_run(tmp_path, 'first', 0.6))
-  kept_runs.keep(finished_run(tmp_path, 'again', 0.6), places.runs)
-  assert_refused(places, 'again and first are one run: delete one')
+  kept_runs.keep(finished_run(tmp_path, 'again', 0.6), paths.runs)
+  assert_refused(paths, 'again and first are one run: delete one')
 
 
-def test_a_run_with_another_algorithm_is_no_run_of_its_variant(places, tmp_path):
+def test_a_run_with_another_algorithm_is_no_run_of_its_variant(paths, tmp_path):
   flag = '--config.algorithm=solo'
   run = finished_run(tmp_path, 'other', 0.6, flag, config_choice=MOON)
-  kept_runs.keep(run, places.runs)
+  kept_runs.keep(run, paths.runs)
   message = 'other has algorithm=solo, so it is no run of configs/moon_cvpr21.py:moon.'
-  assert_refused(places, re.escape(message))
+  assert_refused(paths, re.escape(message))
 
 
 def replaced(old, new):
@@ -384,20 +384,20 @@ def replaced(old, new):
     (replaced(b'launch.py', b"'"), 'is damaged: No clos'),
   ],
 )
-def test_a_damaged_run_fails_the_build(places, tmp_path, change, pattern):
+def test_a_damaged_run_fails_the_build(paths, tmp_path, change, pattern):
   add(tmp_path, finished_run(tmp_path, 'one', 0.6))
-  path = kept_runs.path_of(places.runs, 'one')
+  path = kept_runs.path_of(paths.runs, 'one')
   path.write_bytes(change(path.read_bytes()))
-  assert_refused(places, rf'one\.jsonl\.gz {pattern}')
+  assert_refused(paths, rf'one\.jsonl\.gz {pattern}')
 
 
-def test_what_is_no_finished_run_is_not_kept(places, tmp_path):
+def test_what_is_no_finished_run_is_not_kept(paths, tmp_path):
   half = finished_run(tmp_path, 'half', 0.6)
   lines = (half / 'metrics.jsonl').read_text().splitlines()[:40]
   write_lines(half / 'metrics.jsonl', map(json.loads, lines))
   going = write_run(tmp_path / 'going', [0.5], f'--config={FEDAVG}', finished=False)
   one = finished_run(tmp_path, 'one', 0.6)
-  path = kept_runs.keep(one, places.runs)
+  path = kept_runs.keep(one, paths.runs)
   packed = path.read_bytes()
   edit_lines(one / 'metrics.jsonl', lambda line: line.update(drift=0.75))
   for run, pattern in (
@@ -407,6 +407,6 @@ def test_what_is_no_finished_run_is_not_kept(places, tmp_path):
     (one, 'holds another run'),
   ):
     with pytest.raises(UsageError, match=pattern):
-      kept_runs.keep(run, places.runs)
-  assert list(places.runs.iterdir()) == [path]
+      kept_runs.keep(run, paths.runs)
+  assert list(paths.runs.iterdir()) == [path]
   assert path.read_bytes() == packed

@@ -27,10 +27,12 @@ pytestmark = pytest.mark.usefixtures('quick_runs')
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / 'README.md', *sorted((ROOT / 'docs').glob('*.md'))]
 BLOCK = re.compile(r'^```(\w+)\n(.*?)^```$', re.M | re.S)
-SHOWING = [p for p in (ROOT / 'moon_jax').rglob('*.py') if '>>>' in p.read_text()]
+WITH_EXAMPLES = [
+  path for path in (ROOT / 'moon_jax').rglob('*.py') if '>>>' in path.read_text()
+]
 # A code block that is a file: its name and its code.
 FILE = re.compile(r'^```python\n# (\w+\.py)\n(.*?)^```$', re.M | re.S)
-OWN = (ROOT / 'docs/own_algorithm.md').read_text()
+OWN_ALGORITHM = (ROOT / 'docs/own_algorithm.md').read_text()
 # A program -> the parser of its arguments.
 PARSERS = {
   'python launch.py': cli.parse,
@@ -48,12 +50,12 @@ def blocks(page, language):
   return [code for name, code in BLOCK.findall(page.read_text()) if name == language]
 
 
-def with_any(language):
+def pages_with(language):
   return [pytest.param(page, id=page.stem) for page in PAGES if blocks(page, language)]
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
   """An empty folder with the config files of the repository."""
   (tmp_path / 'configs').symlink_to(ROOT / 'configs')
   (tmp_path / 'examples').symlink_to(ROOT / 'examples')
@@ -62,48 +64,48 @@ def place(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures('own_parts')
-@pytest.mark.parametrize('page', with_any('python'))
-def test_the_python_of_a_page_runs(page, place):
+@pytest.mark.parametrize('page', pages_with('python'))
+def test_the_python_of_a_page_runs(page, folder):
   """One block after the other; a block that begins with a file's name is that file."""
   names = {}
   for code in blocks(page, 'python'):
     if file := re.match(r'# (\w+\.py)\n', code):
-      (place / file[1]).write_text(code)
+      (folder / file[1]).write_text(code)
     else:
       exec(compile(code, page.name, 'exec'), names)
 
 
-@pytest.mark.parametrize('page', with_any('pycon'))
+@pytest.mark.parametrize('page', pages_with('pycon'))
 def test_what_a_page_shows_of_python_is_so(page):
-  tests = doctest.DocTestParser().get_doctest(
-    '\n'.join(blocks(page, 'pycon')), {}, page.name, str(page), 0
-  )
-  assert doctest.DocTestRunner().run(tests).failed == 0
+  code = '\n'.join(blocks(page, 'pycon'))
+  examples = doctest.DocTestParser().get_doctest(code, {}, page.name, str(page), 0)
+  assert doctest.DocTestRunner().run(examples).failed == 0
 
 
-@pytest.mark.parametrize('path', SHOWING, ids=lambda path: path.stem)
+@pytest.mark.parametrize('path', WITH_EXAMPLES, ids=lambda path: path.stem)
 def test_what_a_docstring_shows_is_so(path):
   name = '.'.join(path.relative_to(ROOT).with_suffix('').parts)
-  done = doctest.testmod(importlib.import_module(name))
-  assert done.attempted
-  assert not done.failed
+  outcome = doctest.testmod(importlib.import_module(name))
+  assert outcome.attempted
+  assert not outcome.failed
 
 
-def test_the_first_run_looks_as_the_start_shows_it(place):
+def test_the_first_run_looks_as_the_start_shows_it(folder):
   """All is equal but the numbers of this machine and the lines that `...` replaces."""
-  (shown,) = blocks(ROOT / 'docs/start.md', 'console')
-  command, *lines = shown.splitlines()
+  (block,) = blocks(ROOT / 'docs/start.md', 'console')
+  command, *lines_of_page = block.splitlines()
   assert command == '$ python launch.py'
-  done = launched(place)
-  assert done.returncode == ExitCode.DONE, done.stderr
-  printed = done.stdout.splitlines()
-  assert lines[1:4] == printed[1:4]
-  for line in lines:
+  run = launched(folder)
+  assert run.returncode == ExitCode.DONE, run.stderr
+  lines = run.stdout.splitlines()
+  assert lines_of_page[1:4] == lines[1:4]
+  comparable_lines = list(map(without_machine, lines))
+  for line in lines_of_page:
     if line != '...':
-      assert shape(line) in map(shape, printed), line
+      assert without_machine(line) in comparable_lines, line
 
 
-def shape(line):
+def without_machine(line):
   """A line without what depends on the machine."""
   line = re.sub(r'devices: .*|lanes: \d+ on \d+ devices?', '', line)
   return re.sub(r'\d+\.\d+ s\b', 's', line)
@@ -116,21 +118,23 @@ def commands(page):
   return re.split(r'\n| && ', '\n'.join([code, *indented]))
 
 
-def checkable():
-  """A parser and its words; a program of moon_jax without a parser is a KeyError."""
-  ours = r'\b(python launch\.py|python -m moon_jax[\w.]*|moon-jax)(?: (.*)|$)'
+def commands_of_moon_jax():
+  """A parser and its arguments; a program without a parser is a KeyError."""
+  pattern = r'\b(python launch\.py|python -m moon_jax[\w.]*|moon-jax)(?: (.*)|$)'
   for page in PAGES:
-    for found in filter(None, (re.search(ours, line) for line in commands(page))):
-      name = f'{page.stem}: {found[0][:60]}'
-      yield pytest.param(PARSERS[found[1]], found[2] or '', id=name)
+    for line in commands(page):
+      if match := re.search(pattern, line):
+        program, arguments = match.groups(default='')
+        name = f'{page.stem}: {match[0][:60]}'
+        yield pytest.param(PARSERS[program], arguments, id=name)
 
 
 @pytest.mark.usefixtures('own_parts')
-@pytest.mark.parametrize(('parse', 'line'), [*checkable()])
-def test_a_command_of_a_page_is_valid(parse, line, place):
-  words = shlex.split(line, comments=True)
-  for name, code in FILE.findall(OWN):
-    (place / name).write_text(code)
+@pytest.mark.parametrize(('parse', 'arguments'), [*commands_of_moon_jax()])
+def test_a_command_of_a_page_is_valid(parse, arguments, folder):
+  words = shlex.split(arguments, comments=True)
+  for name, code in FILE.findall(OWN_ALGORITHM):
+    (folder / name).write_text(code)
   if '--help' not in words and not any(word.endswith(':list') for word in words):
     parse(words)
 
@@ -138,44 +142,56 @@ def test_a_command_of_a_page_is_valid(parse, line, place):
 @pytest.mark.parametrize('name', ['README.md', 'examples/README.md'])
 def test_links_outside_the_site_lead_somewhere(name):
   """Links inside the site are checked where it is built."""
-  place = ROOT / name
-  links = re.findall(r'\]\(([^):#]+)#?([^):]*)\)', place.read_text())
+  page = ROOT / name
+  links = re.findall(r'\]\(([^):#]+)#?([^):]*)\)', page.read_text())
   assert links
   for path, anchor in links:
-    assert (place.parent / path).is_file(), path
-    headings = (
-      re.findall(r'^#+ (.*)', (place.parent / path).read_text(), re.M) if anchor else ()
-    )
-    slugs = [re.sub(r'[^\w -]', '', one.lower()).replace(' ', '-') for one in headings]
-    assert not anchor or anchor in slugs, f'{path}#{anchor}'
+    target = page.parent / path
+    assert target.is_file(), path
+    if anchor:
+      assert anchor in anchors(target.read_text()), f'{path}#{anchor}'
+
+
+def anchors(text):
+  """The anchors of the headings of a page."""
+  headings = re.findall(r'^#+ (.*)', text, re.M)
+  return [re.sub(r'[^\w -]', '', h.lower()).replace(' ', '-') for h in headings]
 
 
 def test_every_picture_is_on_a_page_and_has_its_command():
-  made = {name for *_, copied in images.COPIED.values() for name in copied.values()}
-  found = {path.name for path in images.IMAGES.iterdir() if path.is_file()}
-  drawn = {name for name in found if name.endswith('.svg')}
-  assert found == {images.BROWSED, *made, *drawn}
+  names = {path.name for path in images.IMAGES.iterdir() if path.is_file()}
+  drawn_by_hand = {name for name in names if name.endswith('.svg')}
+  copied = {name for c in images.COPIED.values() for name in c.pictures.values()}
+  assert names == {images.BROWSED} | copied | drawn_by_hand
+  experiments = {
+    f'experiments/{path.name}' for path in (images.IMAGES / 'experiments').iterdir()
+  }
   text = '\n'.join(page.read_text() for page in PAGES)
-  assert all(f'images/{name})' in text for name in found)
-  for page, program, _ in images.COPIED.values():
-    assert images.command(page, program)
+  for name in names | experiments:
+    assert f'images/{name})' in text
+  for copied_pictures in images.COPIED.values():
+    assert images.command(copied_pictures.page, copied_pictures.program)
 
 
 def test_the_tests_that_prove_a_promise_exist():
-  texts, file = {}, ''
+  code_of_files = {}
   for path in (ROOT / 'tests').rglob('test_*.py'):
-    texts[path.name] = texts.get(path.name, '') + path.read_text()
+    code = code_of_files.get(path.name, '')
+    code_of_files[path.name] = code + path.read_text()
   page = (ROOT / 'docs/reliability.md').read_text()
-  named = re.findall(r'::(test_\w+)|(test_\w+\.py)', page)
-  assert len(named) > 60
-  for test, own_file in named:
-    file = own_file or file
-    assert re.search(rf'^def {test}\b', texts[file], re.M), f'{file}::{test}'
+  names = re.findall(r'::(test_\w+)|(test_\w+\.py)', page)
+  assert len(names) > 60
+  last_file = ''  # the page names a file once, and then its tests
+  for test, file in names:
+    last_file = file or last_file
+    code = code_of_files[last_file]
+    assert re.search(rf'^def {test}\b', code, re.M), f'{last_file}::{test}'
 
 
 def test_every_column_is_explained():
   schema = json.loads(files.SCHEMA.read_bytes())['definitions']['line']
-  told = [*schema['patternProperties'], *(f'^{name}$' for name in schema['properties'])]
+  patterns = [*schema['patternProperties']]
+  patterns += [f'^{name}$' for name in schema['properties']]
   columns = {
     column
     for name in catalog.names('algorithm')
@@ -186,8 +202,8 @@ def test_every_column_is_explained():
   for run in kept_runs.read_all(ROOT / 'papers/runs').values():
     columns |= {name for line in run.rounds for name in line}
   assert len(columns) > 80
-  unknown = {name for name in columns if not any(re.match(one, name) for one in told)}
-  assert not unknown
+  for column in columns:
+    assert any(re.match(pattern, column) for pattern in patterns), column
 
 
 def test_the_reference_has_every_knob_part_and_exit_code():
