@@ -16,7 +16,9 @@ from benchmarks import against_pytorch, processes
 from benchmarks.rows import Row, until
 from moon_jax.building import scheduling
 from moon_jax.data import partition
-from moon_jax.planning import planner as planning
+from moon_jax.planning.batches import LocalWork
+from moon_jax.planning.participation import Participation
+from moon_jax.planning.planner import ClientData, make_planner
 
 MINUTES = {True: 5, False: 25}  # quick -> minutes
 
@@ -137,19 +139,20 @@ def _utilisation():
     'dirichlet', labels, seed=0, num_clients=100, beta=0.1, min_size=10, balance=True
   ).split
   cores = len(os.sched_getaffinity(0))
-  lanes, devices = scheduling.num_lanes('auto', 10, 'cpu', cores)
-  planner = planning.Planner(
-    sizes=split.sizes,
-    rows=split.rows,
+  layout = scheduling.lane_layout(
+    'auto', cohort_size=10, backend='cpu', num_devices=cores
+  )
+  planner = make_planner(
     seed=0,
-    cohort_size=10,
-    local_epochs=10,
-    batch_size=64,
-    num_lanes=lanes,
-    num_devices=devices,
+    participation=Participation(num_clients=100, cohort_size=10),
+    data=ClientData(sizes=split.sizes, rows_of=split.rows),
+    work=LocalWork(local_epochs=10, batch_size=64),
+    layout=layout,
   )
   shares = [planner.plan(index).utilisation() for index in range(10)]
-  name = f'useful / executed steps, {lanes} lanes on {devices} devices'
+  name = (
+    f'useful / executed steps, {layout.num_lanes} lanes on {layout.num_devices} devices'
+  )
   return Row(name, f'{np.mean(shares):.2f}', '>= 0.95')
 
 

@@ -41,7 +41,7 @@ def main() -> None:
   built = experiment.build(config)
   state = state_with_previous_models(built)
   plan = built.planner.plan(0)
-  inputs = programs.round_inputs(built, 0, plan)
+  inputs = programs.round_inputs(built, 0, plan.for_device())
   if options.out:
     _write_arrays(options.out, workload_arrays(built, state, plan))
   begin = time.perf_counter()
@@ -85,7 +85,7 @@ def main() -> None:
     'compile_seconds': compile_seconds,
     'temporary_bytes': compiled.memory_analysis().temp_size_in_bytes,
     'model_bytes': tree.num_bytes(state.server.variables),
-    'lanes': built.planner.num_lanes,
+    'lanes': built.planner.training.layout.num_lanes,
     'peak_memory_bytes': clock.peak_memory_bytes(),
   }
   if options.bytes:
@@ -131,18 +131,21 @@ def _step(built, state):
   else, as with augmentation, in every step.
   """
   training = programs.local_training(built)
-  plan, scalars = programs.round_inputs(built, 0, built.planner.plan(0))
+  plan, scalars = programs.round_inputs(built, 0, built.planner.plan(0).for_device())
   received = built.algorithm.broadcast(state.server)
   memory = tree.gather(state.clients, 0)
-  batch = built.data.train.examples.batch(plan.rows[0, 0], plan.num_real[0, 0])
+  batch = built.data.train.examples.batch(
+    plan.schedule.example_rows[0, 0], plan.schedule.num_real[0, 0]
+  )
 
   def represent(batch):
     key = jax.random.key(0)
     return training.represent(received, memory, batch.images, batch.mask, key)
 
   def step(references, batch):
-    known = tree.gather(plan.known, 0)
-    start = training.start(plan.clients[0], received, memory, scalars, batch, known)
+    client = plan.cohort.clients[0]
+    client_facts = tree.gather(plan.cohort.client_facts, 0)
+    start = training.start(client, received, memory, scalars, batch, client_facts)
     return training.step(start, references, received, scalars, batch, jax.random.key(0))
 
   is_once_a_round = programs.represent_once(built, training, state)
@@ -185,14 +188,15 @@ def workload_arrays(built, state, plan):
     'mean': split.mean,
     'std': split.std,
     'num_clients': len(plan.clients),
-    'num_examples': plan.weights,
+    'num_examples': plan.cohort.weights,
     'mu': config.moon.mu,
     'tau': config.moon.tau,
     'learning_rate': config.optimizer.learning_rate,
     'momentum': config.optimizer.momentum,
     'weight_decay': config.optimizer.weight_decay,
   }
-  for slot, (rows, num_real) in enumerate(built.planner.batches(0, plan.clients)):
+  batches = built.planner.training.batches(0, plan.clients)
+  for slot, (rows, num_real) in enumerate(batches):
     arrays |= {f'rows_{slot}': rows, f'num_real_{slot}': num_real}
   arrays |= _named('received', state.server.variables)
   # FedAvg has no previous models; the file has the same form for every algorithm.

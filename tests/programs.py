@@ -30,8 +30,14 @@ def compile_once(experiment, state, inputs, **donating):
     ),
   )
   parts = list(map(catalog.describe, catalog.registered(knobs)))
-  more = parts, experiment.planner.segment_steps, len(experiment.tests.user_sizes)
-  key = repr((decisive, given, donating, experiment.placement.memory_tier.name, *more))
+  more = (
+    parts,
+    experiment.planner.training.layout.segment_steps,
+    len(experiment.tests.user_sizes),
+  )
+  key = repr(
+    (decisive, given, donating, experiment.placement.client_memory.on_device, *more)
+  )
   if key not in _compiled:
     _compiled[key] = compile_programs(experiment, state, inputs, **donating)
   return _compiled[key]

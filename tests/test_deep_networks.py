@@ -1,5 +1,7 @@
 """A round of deep networks ends as sequential PyTorch's does, in float64."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -29,11 +31,11 @@ def arrays_of_a_round(config):
   # Mean 0 and deviation 1 leave the images as they are; else both sides round
   # otherwise.
   examples = built.data.train.examples._replace(mean=np.zeros(3), std=np.ones(3))
-  train = built.data.train._replace(examples=examples)
+  train = dataclasses.replace(built.data.train, examples=examples)
   built = built._replace(network=network, data=built.data._replace(train=train))
   state = jax.tree.map(to_float64, engine.state_with_previous_models(built))
   plan = built.planner.plan(0)
-  inputs = programs.round_inputs(built, 0, plan)
+  inputs = programs.round_inputs(built, 0, plan.for_device())
   run = programs.lower_programs(built, state, inputs, donate=False)[0].compile()
   traced_plan, scalars = inputs
   state_after, _ = run(state, traced_plan, scalars, built.data.train)

@@ -14,10 +14,10 @@ import moon_jax
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode, NoCheckpointError, UsageError
-from moon_jax.platform import devices, tiers
+from moon_jax.platform import client_memory, devices
 from moon_jax.predict import command as predict_lib
 from moon_jax.predict import inference
-from moon_jax.round import examined
+from moon_jax.round.examination import with_empty_sums
 from moon_jax.runner import checkpoint, loop
 from tests import world
 from tests.processes import ROOT, contents, launch
@@ -133,9 +133,9 @@ def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
 @pytest.mark.parametrize('algorithm', world.OPTIONS)
 def test_who_has_a_model_of_its_own(algorithm, batch_norm):
   chosen = world.make(algorithm, batch_norm=batch_norm)
-  made = examined.bound(chosen, world.network('mlp_bn'))
+  made = with_empty_sums(chosen, world.network('mlp_bn'))
   own = batch_norm == 'local' or algorithm in OWN_MODELS
-  assert tiers.has_own_models(made, world.network('mlp_bn').shapes) == own
+  assert client_memory.has_client_models(made, world.network('mlp_bn').shapes) == own
 
 
 def test_a_client_without_a_model_of_its_own(workdir):

@@ -14,16 +14,20 @@ from moon_jax.algorithms.wrappers import server_optimizer as server_wrapper
 from moon_jax.algorithms.wrappers import topology
 from moon_jax.algorithms.wrappers.attack import with_attack
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
-from moon_jax.building import experiment
+from moon_jax.building import experiment, scheduling
 from moon_jax.core.types import Scalars
 from moon_jax.data import device, partition
 from moon_jax.data.augment import augmenter
 from moon_jax.models import layers
 from moon_jax.planning import clients
-from moon_jax.planning import planner as planning
+from moon_jax.planning.availability import EVERYONE
+from moon_jax.planning.batches import LocalWork
+from moon_jax.planning.lanes import LaneLayout
+from moon_jax.planning.participation import Participation
+from moon_jax.planning.planner import Averaging, ClientData, make_planner
 from moon_jax.platform import devices
-from moon_jax.round import client_training, examined, lanes
-from moon_jax.round import round as round_lib
+from moon_jax.round import client_training, communication_round, lanes
+from moon_jax.round.examination import with_empty_sums
 
 BATCH_SIZE = 16
 LOCAL_EPOCHS = 2
@@ -118,7 +122,14 @@ def train_split(model='mlp'):
   rows = np.concatenate([mine[::-1] for mine in owned()]).astype(np.int32)
   offsets = np.concatenate([[0], np.cumsum(SIZES)]).astype(np.int32)
   places = np.argsort(rows).astype(np.int32)
-  return jax.device_put(device.TrainSplit(data(model)[0], rows, offsets, places))
+  split = device.TrainSplit(
+    examples=data(model)[0],
+    rows_by_owner=rows,
+    offsets=offsets,
+    places=places,
+    holds_cohort_only=False,
+  )
+  return jax.device_put(split)
 
 
 @functools.cache
@@ -193,7 +204,7 @@ def round_of(
   convolution='auto_on_cpu',
 ):
   """The jitted round of an Algorithm."""
-  chosen = examined.bound(chosen, network(model))
+  chosen = with_empty_sums(chosen, network(model))
   name, flags = LOCAL_OPTIMIZERS[local_optimizer]
   optimizer = functools.partial(catalog.part('optimizer', name).function, **flags)
   given = chosen, network(model, convolution), optimizer
@@ -206,7 +217,7 @@ def round_of(
   if second:
     other = training._replace(algorithm=second.training)
     second = lanes.cohort_training(other, represent_once=0, **how)
-  return jax.jit(round_lib.make_round(chosen, train, num_clients, second))
+  return jax.jit(communication_round.make_round(chosen, train, num_clients, second))
 
 
 def algorithm_of(name, **options):
@@ -259,33 +270,81 @@ def ring(num_clients):
   return functools.partial(topology.among, topology.metropolis_hastings(graph))
 
 
-def planner(num_lanes=2, cohort_size=3, sizes=SIZES, seed=0, num_devices=1, **more):
-  """Plans of `cohort_size` of the clients in each round; neighbours form a ring."""
+def planner(
+  num_lanes=2,
+  cohort_size=3,
+  sizes=SIZES,
+  *,
+  seed=0,
+  num_devices=1,
+  segment_steps=0,
+  process_lanes=None,
+  min_steps=0,
+  local_epochs=LOCAL_EPOCHS,
+  local_epochs_min=0,
+  drop_last=False,
+  available=EVERYONE,
+  num_stragglers=0,
+  stragglers_send_partial_work=False,
+  attackers=None,
+  uniform_weights=False,
+  has_server=False,
+  algorithm=None,
+  client_facts=None,
+):
+  """Plans of `cohort_size` of the clients in each round.
+
+  Unless `has_server`, neighbours form a ring. An `algorithm` decides whether there is a
+  second local training.
+  """
   offsets = np.concatenate([[0], np.cumsum(sizes)])
   split = partition.Partition(np.arange(offsets[-1]), offsets)
-  return planning.Planner(
-    sizes=split.sizes,
-    rows=split.rows,
-    seed=seed,
-    cohort_size=cohort_size,
-    local_epochs=LOCAL_EPOCHS,
+  work = LocalWork(
+    local_epochs=local_epochs,
+    local_epochs_min=local_epochs_min,
     batch_size=BATCH_SIZE,
-    num_lanes=num_lanes,
-    num_devices=num_devices,
-    **{'mixing': ring(len(sizes)) if len(sizes) > 2 else None} | more,
+    drop_last=drop_last,
+  )
+  has_ring = len(sizes) > 2 and not has_server
+  return make_planner(
+    seed=seed,
+    participation=Participation(
+      num_clients=len(sizes),
+      cohort_size=cohort_size,
+      available=available,
+      num_stragglers=num_stragglers,
+      stragglers_send_partial_work=stragglers_send_partial_work,
+      attackers=attackers,
+    ),
+    data=ClientData(sizes=split.sizes, rows_of=split.rows),
+    work=work,
+    second_work=scheduling.second_work(algorithm, work) if algorithm else None,
+    layout=LaneLayout(
+      num_lanes=num_lanes, num_devices=num_devices, segment_steps=segment_steps
+    ),
+    process_lanes=process_lanes,
+    min_steps=min_steps,
+    averaging=Averaging(
+      uniform_weights=uniform_weights, mixing=ring(len(sizes)) if has_ring else None
+    ),
+    client_facts=client_facts,
   )
 
 
-def batches_of(plans, index):
-  """Client -> the rows of each of its batches in a round; only clients with batches."""
-  cohort = plans.plan(index).clients
-  return {
-    client: [row[:real] for row, real in zip(rows, num_real, strict=True)]
-    for client, (rows, num_real) in zip(
-      cohort.tolist(), plans.batches(index, cohort), strict=True
-    )
-    if plans.sizes[client]
-  }
+def batches_of(plans, index, training=None):
+  """Client -> the rows of each of its batches in a round; only clients with batches.
+
+  The batches are those of `plans.training`, or of another training.
+  """
+  training = training or plans.training
+  draw = plans.draw(index)
+  batches = training.batches(index, draw.clients, draw.interrupted)
+  rows_of_client = {}
+  for client, (rows, num_real) in zip(draw.clients.tolist(), batches, strict=True):
+    if training.data.sizes[client]:
+      pairs = zip(rows, num_real, strict=True)
+      rows_of_client[client] = [batch[:real] for batch, real in pairs]
+  return rows_of_client
 
 
 def first_state(algorithm, model='mlp', **changes):
@@ -295,7 +354,7 @@ def first_state(algorithm, model='mlp', **changes):
 
 def state_of(chosen, model='mlp', num_clients=NUM_CLIENTS, num_devices=1):
   """The state of an Algorithm before the first round, on the devices of a round."""
-  chosen = examined.bound(chosen, network(model))
+  chosen = with_empty_sums(chosen, network(model))
   state = experiment.first_state(chosen, variables(model), num_clients)
   if num_devices == 1:
     return state
@@ -321,14 +380,17 @@ def run(
   `data_of` makes the training split of a round from the world's.
   """
   plans, chosen = plans or planner(), make(algorithm, **options)
+  num_clients, layout = plans.participation.num_clients, plans.training.layout
   if chosen.needs:
-    everyone = plans.rows(np.arange(len(plans.sizes)))
     labels = np.asarray(data_of(0, train_split(model)).examples.labels)
-    counts = [np.bincount(labels[rows], minlength=NUM_CLASSES) for rows in everyone]
-    known = clients.client_facts(chosen.needs, np.array(counts), np.zeros(0, int))
-    plans = dataclasses.replace(plans, known=known)
-  num_clients = len(plans.sizes)
-  state = state_of(chosen, model, num_clients, plans.num_devices)
+    rows_of_client = plans.training.data.rows_of(np.arange(num_clients))
+    class_counts = [
+      np.bincount(labels[rows], minlength=NUM_CLASSES) for rows in rows_of_client
+    ]
+    no_flippers = np.zeros(0, int)
+    facts = clients.client_facts(chosen.needs, np.array(class_counts), no_flippers)
+    plans = dataclasses.replace(plans, client_facts=facts)
+  state = state_of(chosen, model, num_clients, layout.num_devices)
   numbers = scalars(chosen, seed, optimizer, local_optimizer)
   # Only the first state depends on `initial`.
   traced = {*chosen.hyperparameters, 'initial'}
@@ -342,10 +404,10 @@ def run(
       algorithm,
       model,
       represent_once,
-      len(plan.bounds),
+      layout.num_devices,
       augmentation,
       local_optimizer,
-      plans.segment_steps,
+      layout.segment_steps,
       num_clients,
       **fixed,
     )

@@ -11,7 +11,7 @@ from moon_jax.algorithms.wrappers.attack import with_attack
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
 from moon_jax.config import Config, flatten, used_value
-from moon_jax.round import examined
+from moon_jax.round.examination import with_empty_sums
 
 _PLAIN_AVERAGE = {'name': 'sgd', 'learning_rate': 1.0, 'momentum': 0.0}
 
@@ -69,7 +69,7 @@ def make_algorithm(options: AlgorithmOptions, network: models.Network) -> Algori
   algorithm = part.build(Algorithm, **part_options)
   if part.registered:  # its memory may have Python's numbers
     algorithm = algorithm._replace(init_client=_in_arrays(algorithm.init_client))
-  algorithm = examined.bound(algorithm, network)
+  algorithm = with_empty_sums(algorithm, network)
   if options.has_local_statistics and 'batch_stats' in network.shapes:
     algorithm = with_local_statistics(algorithm)
   if attack := options.attack:

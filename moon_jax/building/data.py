@@ -235,8 +235,9 @@ def train_on_devices(
   places[training.indices] = np.arange(len(training.indices))
   split = TrainSplit(
     examples=DeviceSplit(images, labels, dataset.mean, dataset.std),
-    rows=training.indices,
+    rows_by_owner=training.indices,
     offsets=training.offsets.astype(np.int32),
     places=places,
+    holds_cohort_only=False,
   )
   return devices.replicate(split, mesh)

@@ -39,8 +39,8 @@ from moon_jax.core import tree
 from moon_jax.core.types import Dataset, PyTree, Server, State
 from moon_jax.data import sources
 from moon_jax.planning.planner import Planner
-from moon_jax.platform import devices, tiers
-from moon_jax.platform.tiers import Tier
+from moon_jax.platform import client_memory, devices
+from moon_jax.platform.client_memory import ClientMemory
 from moon_jax.round.traffic import exchanged
 
 
@@ -49,11 +49,11 @@ class Placement(NamedTuple):
 
   Attributes:
     mesh: the devices, which share the lanes.
-    memory_tier: where the clients' memories are between rounds.
+    client_memory: size and place of the clients' memories between rounds.
   """
 
   mesh: Mesh
-  memory_tier: Tier
+  client_memory: ClientMemory
 
 
 class Experiment(NamedTuple):
@@ -94,7 +94,7 @@ def build(
   Args:
     config: the configuration.
     load: function that loads the data.
-    min_steps: see `Planner`.
+    min_steps: see `planning.planner.make_planner`.
 
   Raises:
     UsageError: the data are missing, cannot be dealt as asked, or do not fit.
@@ -118,7 +118,7 @@ def build(
   scalars = TracedOptions(config).scalars(algorithm, 0)
   with blamed(algorithm_options.part):
     traffic = exchanged(algorithm, network.shapes, scalars, dataset.num_classes)
-    has_client_models = tiers.has_own_models(algorithm, network.shapes)
+    has_client_models = client_memory.has_client_models(algorithm, network.shapes)
   if divided.num_clients == 1:
     has_client_models = False
 
@@ -163,17 +163,17 @@ def build(
     has_client_models=has_client_models,
     traffic=traffic,
     planner=schedule.planner,
-    placement=Placement(mesh=schedule.mesh, memory_tier=schedule.client_memory),
+    placement=Placement(mesh=schedule.mesh, client_memory=schedule.client_memory),
   )
 
 
 def initial_state(experiment: Experiment) -> State:
   """The state before the first round; it depends on the seed or `initial_weights`."""
   variables = experiment.network.init(experiment.config.seed)
-  if experiment.placement.memory_tier.name == 'device':
+  if experiment.placement.client_memory.on_device:
     num_memories = experiment.config.num_clients
   else:
-    num_memories = experiment.planner.cohort_size
+    num_memories = experiment.planner.participation.cohort_size
   state = first_state(experiment.algorithm, variables, num_memories)
   return devices.replicate(state, experiment.placement.mesh)
 

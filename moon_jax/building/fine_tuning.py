@@ -1,6 +1,5 @@
 """Tests each client on a copy of the global model that its own data have fine-tuned."""
 
-import dataclasses
 from collections.abc import Callable
 
 import jax
@@ -13,27 +12,39 @@ from moon_jax.core import tree
 from moon_jax.core.keys import Purpose, seed_for
 from moon_jax.core.types import Scalars, State, Upload
 from moon_jax.data.device import DeviceSplit, TrainSplit
-from moon_jax.planning.planner import Plan, Planner
+from moon_jax.planning.batches import LocalWork
+from moon_jax.planning.plan import DevicePlan
+from moon_jax.planning.planner import TrainingPlanner
 from moon_jax.platform import devices
 from moon_jax.round.client_training import Work
-from moon_jax.round.evaluation import ClientTests, make_own_tests
+from moon_jax.round.evaluation import ClientTests, make_client_tests
 
 # Plain local training; the client's new memory is the model that it trained.
 _TUNING = base.Algorithm(upload=lambda trained, task: (Upload(), trained))
 
 
-def planner(experiment: Experiment) -> Planner:
-  """A planner of the fine-tuning of any K clients, with batches of its own."""
-  how = {'local_epochs': experiment.config.fine_tune_epochs, 'local_epochs_min': 0}
-  how |= {'purpose': Purpose.FINE_TUNE, 'num_stragglers': 0, 'partial': False}
-  how |= {'min_steps': 0, 'known': None, 'attackers': None, 'second': None}
-  return dataclasses.replace(experiment.planner, **how)
+def tuning_planner(experiment: Experiment) -> TrainingPlanner:
+  """Plans the fine-tuning of any K clients, with batches of its own."""
+  training = experiment.planner.training
+  return TrainingPlanner(
+    seed=training.seed,
+    cohort_size=training.cohort_size,
+    data=training.data,
+    work=LocalWork(
+      local_epochs=experiment.config.fine_tune_epochs,
+      batch_size=training.work.batch_size,
+      drop_last=training.work.drop_last,
+      purpose=Purpose.FINE_TUNE,
+    ),
+    layout=training.layout,
+    process_lanes=training.process_lanes,
+  )
 
 
 def tune_and_test(
   experiment: Experiment,
   state: State,
-  plan: Plan,
+  plan: DevicePlan,
   scalars: Scalars,
   train: TrainSplit,
   split: DeviceSplit,
@@ -58,18 +69,19 @@ def tune_and_test(
   models = experiment.algorithm.evaluated(state.server, state.clients)
   received = jax.tree.map(lambda leaf: leaf[0], models)
   scalars = scalars._replace(seed=seed_for(scalars.seed, Purpose.FINE_TUNE))
-  memories = tree.repeat(received, len(plan.clients))
+  memories = tree.repeat(received, len(plan.cohort.clients))
   tune = programs.cohort_training(experiment, _TUNING)
   work = Work(
     received=received,
     round=state.round,
     scalars=scalars,
     memories=memories,
-    plan=plan,
+    cohort=plan.cohort,
+    schedule=plan.schedule,
     data=train,
   )
   size = min(own_tests.BATCH_SIZE, int(experiment.tests.of_clients.sizes.max()))
-  test = make_own_tests(
+  test = make_client_tests(
     experiment.network.apply, experiment.placement.mesh, tree.gather, size
   )
   return test(tune(work).memory, split, tests, chosen)
@@ -80,9 +92,9 @@ def compiled(experiment: Experiment, state: State) -> Callable[[State], np.ndarr
 
   It takes K clients at a time; clients without a test fill up the last ones.
   """
-  plans, tested = planner(experiment), experiment.tests.of_clients.clients
-  size, given = plans.cohort_size, own_tests.inputs(experiment)
-  others = np.setdiff1d(np.arange(len(plans.sizes)), tested)
+  planner, tested = tuning_planner(experiment), experiment.tests.of_clients.clients
+  size, given = planner.cohort_size, own_tests.inputs(experiment)
+  others = np.setdiff1d(np.arange(len(planner.data.sizes)), tested)
   order = np.concatenate([tested, others]).astype(np.int32)
   # The schedule is for the rounds: at their end its rate may be close to 0.
   rate = np.float32(experiment.config.optimizer.learning_rate)
@@ -92,7 +104,10 @@ def compiled(experiment: Experiment, state: State) -> Callable[[State], np.ndarr
     """Positions [K], whether each is tested, and the arguments of the program."""
     clients = np.sort(order[min(first, len(order) - size) :][:size])
     position = np.searchsorted(tested, clients).clip(0, len(tested) - 1)
-    plan = plans.plan(index, clients)
+    plan = DevicePlan(
+      cohort=experiment.planner.cohort_of(clients)._replace(client_facts={}),
+      schedule=planner.plan(index, clients).schedule,
+    )
     data = programs.train_split(experiment, plan)
     chosen = devices.replicate(np.int32(position), experiment.placement.mesh)
     plan, scalars = programs.round_inputs(experiment, index, plan)

@@ -12,16 +12,16 @@ from moon_jax.core import tree
 from moon_jax.core.types import PyTree, State
 from moon_jax.data.device import DeviceSplit
 from moon_jax.platform import devices
-from moon_jax.round.evaluation import ClientTests, make_own_tests
+from moon_jax.round.evaluation import ClientTests, make_client_tests
 
 BATCH_SIZE = 64  # larger batches would be mostly filler, with a client's few examples
 
 
 def at_a_time(experiment: Experiment) -> int:
   """C, the number of clients whose memories are on the device while they are tested."""
-  if experiment.placement.memory_tier.name == 'device':
+  if experiment.placement.client_memory.on_device:
     return len(experiment.tests.of_clients.clients)
-  return experiment.planner.cohort_size
+  return experiment.planner.participation.cohort_size
 
 
 def inputs(experiment: Experiment) -> tuple[DeviceSplit, ClientTests]:
@@ -69,7 +69,7 @@ def test(
   Returns:
     Column of the records -> [C] int32.
   """
-  on_device = experiment.placement.memory_tier.name == 'device'
+  on_device = experiment.placement.client_memory.on_device
   slots = tests.clients[chosen] if on_device else jnp.arange(len(chosen))
   size = min(BATCH_SIZE, int(experiment.tests.of_clients.sizes.max()))
 
@@ -78,7 +78,7 @@ def test(
       state, slots = source
       return function(state.server, tree.gather(state.clients, slots[position]))
 
-    return make_own_tests(
+    return make_client_tests(
       experiment.network.apply, experiment.placement.mesh, model, size
     )
 

@@ -21,10 +21,9 @@ from moon_jax.core import tree
 from moon_jax.core.types import ClientMetrics, PyTree, Scalars, State
 from moon_jax.data.augment import augmenter
 from moon_jax.data.device import DeviceSplit, TrainSplit
-from moon_jax.planning.planner import Plan
+from moon_jax.planning.plan import DevicePlan
 from moon_jax.platform import devices
-from moon_jax.round import client_training, evaluation, lanes
-from moon_jax.round import round as round_lib
+from moon_jax.round import client_training, communication_round, evaluation, lanes
 
 
 class RoundInputs(NamedTuple):
@@ -35,32 +34,33 @@ class RoundInputs(NamedTuple):
     scalars: each a float32 array, so that another value compiles nothing.
   """
 
-  plan: Plan
+  plan: DevicePlan
   scalars: Scalars
 
 
-def round_inputs(experiment: Experiment, round_index: int, plan: Plan) -> RoundInputs:
+def round_inputs(
+  experiment: Experiment, round_index: int, plan: DevicePlan
+) -> RoundInputs:
   """Copies a round's plan and scalars to the device; round_index counts from 0."""
   scalars = traced.scalars(experiment.config, experiment.algorithm, round_index)
-  spec = lanes.plan_spec()
+  mesh = experiment.placement.mesh
   return RoundInputs(
-    devices.split(
-      plan.for_device(),
-      spec._replace(second=spec) if plan.second else spec,
-      experiment.placement.mesh,
-    ),
-    devices.replicate(scalars, experiment.placement.mesh),
+    plan=devices.split(plan, lanes.plan_spec(plan), mesh),
+    scalars=devices.replicate(scalars, mesh),
   )
 
 
-def train_split(experiment: Experiment, plan: Plan) -> TrainSplit:
+def train_split(experiment: Experiment, plan: DevicePlan) -> TrainSplit:
   """The training split of a round, on the device: the whole split, or its cohort's."""
   if experiment.data.stream is None:
     return experiment.data.train
-  loads = [one.load for one in (plan, plan.second) if one]
-  loaded = np.unique(np.concatenate(loads)[:, list(experiment.planner.own_lanes)])
+  entering = plan.schedule.entering
+  if plan.second_schedule is not None:
+    entering = np.concatenate([entering, plan.second_schedule.entering])
+  process_lanes = list(experiment.planner.training.process_lanes)
+  slots = np.unique(entering[:, process_lanes])
   return experiment.data.stream.of(
-    plan.clients, loaded[loaded >= 0], experiment.placement.mesh
+    plan.cohort.clients, slots[slots >= 0], experiment.placement.mesh
   )
 
 
@@ -103,7 +103,7 @@ def lower_programs(
   how = {
     # A client store reads the last cohort's memories while the next cohort trains.
     'donate_argnums': (0,)
-    if donate and experiment.placement.memory_tier.name == 'device'
+    if donate and experiment.placement.client_memory.on_device
     else (),
     'out_shardings': NamedSharding(experiment.placement.mesh, PartitionSpec()),
   }
@@ -136,7 +136,11 @@ def lowered(
 
 
 def run_round(
-  experiment: Experiment, state: State, plan: Plan, scalars: Scalars, train: TrainSplit
+  experiment: Experiment,
+  state: State,
+  plan: DevicePlan,
+  scalars: Scalars,
+  train: TrainSplit,
 ) -> tuple[State, ClientMetrics]:
   """Computes a round; the arguments are traced."""
   algorithm = experiment.algorithm
@@ -144,7 +148,7 @@ def run_round(
   train_cohort = cohort_training(experiment, algorithm, once=once)
   second = algorithm.second and cohort_training(experiment, algorithm.second.training)
   num_clients = experiment.config.num_clients
-  round = round_lib.make_round(algorithm, train_cohort, num_clients, second)
+  round = communication_round.make_round(algorithm, train_cohort, num_clients, second)
   return round(state, plan, scalars, train)
 
 
@@ -159,7 +163,7 @@ def cohort_training(
     represent_once=once,
     mesh=experiment.placement.mesh,
     augment=augmenter(config.augmentation.name, **augmentation_options),
-    segment_steps=experiment.planner.segment_steps,
+    segment_steps=experiment.planner.training.layout.segment_steps,
   )
 
 
@@ -206,16 +210,17 @@ def represent_once(
   With one local epoch each representation is looked up once, so nothing is gained. With
   augmentation or in training mode they differ from epoch to epoch.
   """
-  config, planner = experiment.config, experiment.planner
+  config, planner = experiment.config, experiment.planner.training
   pays = config.local_epochs > 1 and config.augmentation.name == 'none'
   if experiment.algorithm.frozen_in_training or not pays:
     return 0
   # All steps together have room for this many examples. Runs with other partitions that
   # share programs by `min_steps` have the same room.
-  room = planner.max_steps * planner.num_lanes * planner.batch_size
-  room = room // planner.local_epochs
-  left_out = planner.cohort_size * planner.batch_size * planner.drop_last
-  most = min(room + left_out, experiment.data.train.rows.shape[0])
+  work = planner.work
+  room = planner.max_steps * planner.layout.num_lanes * work.batch_size
+  room = room // work.local_epochs
+  left_out = planner.cohort_size * work.batch_size * work.drop_last
+  most = min(room + left_out, experiment.data.train.rows_by_owner.shape[0])
 
   def represent(state, train):
     received = experiment.algorithm.broadcast(state.server)

@@ -1,10 +1,8 @@
-"""Makes the planner that a configuration asks for, and what it depends on."""
+"""Decides where and when each client trains, as a configuration asks for it."""
 
-import dataclasses
 import functools
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
@@ -14,13 +12,20 @@ from moon_jax.algorithms.base import Algorithm
 from moon_jax.building import streaming
 from moon_jax.catalog.blaming import blamed
 from moon_jax.config import Config, flatten, used_value
-from moon_jax.core.errors import UsageError
+from moon_jax.core.errors import KnobError, UsageError
+from moon_jax.core.flags import flag
+from moon_jax.core.keys import Purpose
 from moon_jax.core.types import Dataset
 from moon_jax.data import partition
 from moon_jax.models import Network
 from moon_jax.planning import clients
-from moon_jax.planning import planner as planning
-from moon_jax.platform import devices, gpu, hosts, tiers
+from moon_jax.planning.availability import Available, require_enough
+from moon_jax.planning.batches import LocalWork
+from moon_jax.planning.lanes import LaneLayout, round_up
+from moon_jax.planning.participation import Participation
+from moon_jax.planning.planner import Averaging, ClientData, Planner, make_planner
+from moon_jax.platform import client_memory, devices, gpu, hosts
+from moon_jax.platform.client_memory import ClientMemory
 
 
 class Schedule(NamedTuple):
@@ -30,14 +35,14 @@ class Schedule(NamedTuple):
     mesh: the devices, which share the lanes.
     planner: makes the plan of any round.
     stream: reads each cohort's examples; None if all examples are on the devices.
-    client_memory: where the clients' memories are between rounds.
+    client_memory: size and place of the clients' memories between rounds.
     label_flippers: [F] ids of the clients that train on flipped labels.
   """
 
   mesh: Mesh
-  planner: planning.Planner
+  planner: Planner
   stream: streaming.Stream | None
-  client_memory: tiers.Tier
+  client_memory: ClientMemory
   label_flippers: np.ndarray
 
 
@@ -52,7 +57,7 @@ def make_schedule(
   backend: str,
   min_steps: int,
 ) -> Schedule:
-  """Makes the planner, and what it depends on.
+  """Makes the planner of a run, and what it depends on.
 
   Args:
     config: the configuration of the run.
@@ -64,151 +69,224 @@ def make_schedule(
     backend: kind of device, as JAX names it.
     min_steps: lower bound of the steps that a round has room for.
   """
-  planner = make_planner(
-    config, split, backend, share=bool(algorithm.share), min_steps=min_steps
+  work = local_work(config, split.sizes)
+  participation = participation_of(config, split.sizes)
+  cohort_size = participation.cohort_size
+  layout = lane_layout(
+    config.execution.lanes,
+    cohort_size=cohort_size,
+    backend=backend,
+    num_devices=devices.available(config.execution.devices),
   )
-  label_flippers = clients.label_flippers(config.attack.name, planner.attackers)
-  with blamed(catalog.part('algorithm', config.algorithm)):
-    known = clients.client_facts(algorithm.needs, class_counts, label_flippers)
-  planner = dataclasses.replace(planner, known=known)
-  client_memory = tiers.choose(config, algorithm, network.shapes, planner.cohort_size)
-  stream, images = None, data.train_images
-  if data.stored:
-    if planner.attackers is not None and config.attack.name == 'label_flip':
-      raise UsageError('--config.attack.name=label_flip needs data in memory.')
-    stream = streaming.Stream(data, planner.cohort_size)
-    planner, images = dataclasses.replace(planner, rows=stream.rows), stream.held
-  if backend != 'cpu':
-    shape = images.shape[1:], planner.batch_size
-    planner = gpu.planner_for(
-      planner,
-      choose_lanes=config.execution.lanes == 'auto',
-      params=network.shapes['params'],
-      taken=gpu.memory_taken(network, algorithm, *shape),
-      free=gpu.memory_free(images, planner, client_memory),
+  if layout.num_devices < hosts.count():
+    raise UsageError(
+      f'{hosts.count()} processes need a lane each, and the run has '
+      f'{layout.num_lanes}: start fewer, or raise {flag("execution.lanes")} (at most '
+      f'{cohort_size}, clients of a round).'
     )
-  mesh = devices.mesh(planner.num_devices)
-  own = devices.own_lanes(mesh, planner.num_lanes)
-  planner = dataclasses.replace(planner, own_lanes=own)
-  if algorithm.second:
-    planner = planner.with_second(algorithm.second.epochs)
+  memory = client_memory.choose(
+    algorithm,
+    network.shapes,
+    requested=config.execution.client_store,
+    num_clients=config.num_clients,
+    cohort_size=cohort_size,
+  )
+  stream, rows_of, device_images = None, split.rows, data.train_images
+  if data.stored:
+    if participation.attackers is not None and config.attack.name == 'label_flip':
+      raise KnobError('attack.name', 'label_flip', 'needs data in memory.')
+    stream = streaming.Stream(data, cohort_size)
+    rows_of, device_images = stream.rows, stream.held
+  label_flippers = clients.label_flippers(config.attack.name, participation.attackers)
+  with blamed(catalog.part('algorithm', config.algorithm)):
+    client_facts = clients.client_facts(algorithm.needs, class_counts, label_flippers)
+
+  planner_with = functools.partial(
+    make_planner,
+    seed=config.seed,
+    participation=participation,
+    data=ClientData(sizes=split.sizes, rows_of=rows_of),
+    work=work,
+    second_work=second_work(algorithm, work),
+    min_steps=min_steps,
+    averaging=averaging(config, algorithm),
+    client_facts=client_facts,
+  )
+  if backend != 'cpu':
+    layout = gpu.choose_layout(
+      layout,
+      may_change_lanes=config.execution.lanes == 'auto',
+      planner_with=planner_with,
+      params=network.shapes['params'],
+      training_memory=gpu.training_memory(
+        network, algorithm, device_images.shape[1:], work.batch_size
+      ),
+      free_bytes=gpu.free_bytes(
+        device_images, memory, num_clients=config.num_clients, cohort_size=cohort_size
+      ),
+    )
+  mesh = devices.mesh(layout.num_devices)
+  process_lanes = devices.own_lanes(mesh, layout.num_lanes)
+  planner = planner_with(layout=layout, process_lanes=process_lanes)
   return Schedule(
     mesh=mesh,
     planner=planner,
     stream=stream,
-    client_memory=client_memory,
+    client_memory=memory,
     label_flippers=label_flippers,
   )
 
 
-def cohort_size(num_clients: int, participation: float) -> int:
+def cohort_size_of(num_clients: int, participation: float) -> int:
   """K: the participating fraction of the clients, halves rounded up; at least one."""
   return max(1, math.floor(num_clients * participation + 0.5))
 
 
-def num_lanes(
-  requested: int | str, cohort_size: int, backend: str, num_devices: int
-) -> tuple[int, int]:
-  """L, at most K unless the last device is filled up; and P, how many devices to use.
+def lane_layout(
+  requested_lanes: int | str, *, cohort_size: int, backend: str, num_devices: int
+) -> LaneLayout:
+  """The lanes that are asked for, on as many devices as they keep busy.
 
   Args:
-    requested: 'auto' or a count.
-    cohort_size: K.
+    requested_lanes: 'auto' or a count.
+    cohort_size: K; there are at most K lanes, unless the last device is filled up.
     backend: kind of device, as JAX names it. One client keeps a CPU device busy; an
       accelerator needs all of them.
-    num_devices: number of devices.
+    num_devices: number of devices that there are.
   """
-  most = num_devices if backend == 'cpu' else cohort_size
-  lanes = min(most if requested == 'auto' else requested, cohort_size)
-  devices = min(num_devices, lanes)
-  return math.ceil(lanes / devices) * devices, devices
-
-
-def make_planner(
-  config: Config,
-  split: partition.Partition,
-  backend: str,
-  *,
-  share: bool = False,
-  min_steps: int = 0,
-) -> planning.Planner:
-  """The planner; `share` says whether clients average among themselves."""
-  client = int(np.argmin(split.sizes))
-  if config.drop_last and split.sizes[client] < config.batch_size:
-    raise UsageError(
-      f'Client {client} owns {split.sizes[client]} examples, less than a batch of '
-      f'--config.batch_size={config.batch_size}: with --config.drop_last=true it would '
-      'not train at all. Lower batch_size, or raise --config.partition.min_size.'
-    )
-  size, differing = _differing(config, split.sizes)
-  num_devices = devices.available(config.execution.devices)
-  lanes, num_devices = num_lanes(config.execution.lanes, size, backend, num_devices)
-  if num_devices < hosts.count():
-    raise UsageError(
-      f'{hosts.count()} processes need a lane each, and the run has {lanes}: start '
-      f'fewer, or raise --config.execution.lanes (at most {size}, clients of a round).'
-    )
-  return planning.Planner(
-    sizes=split.sizes,
-    rows=split.rows,
-    seed=config.seed,
-    cohort_size=size,
-    local_epochs=config.local_epochs,
-    # A batch larger than every client would only add filler.
-    batch_size=min(config.batch_size, int(split.sizes.max())),
-    num_lanes=lanes,
-    num_devices=num_devices,
-    drop_last=config.drop_last,
-    uniform_weights=used_value(config, 'client_weight') == 'uniform',
-    mixing=_mixing(config) if share else None,
-    min_steps=min_steps,
-    **differing,
+  if requested_lanes == 'auto':
+    requested_lanes = num_devices if backend == 'cpu' else cohort_size
+  num_lanes = min(requested_lanes, cohort_size)
+  num_devices = min(num_devices, num_lanes)
+  return LaneLayout(
+    num_lanes=round_up(num_lanes, multiple_of=num_devices), num_devices=num_devices
   )
 
 
-def _differing(config: Config, sizes: np.ndarray) -> tuple[int, dict[str, Any]]:
-  """The number of uploads in a round, and the planner's fields about clients."""
-  flat, name = flatten(config), '--config.local_epochs_min'
-  value = functools.partial(used_value, config)
-  if (low := value('local_epochs_min')) > config.local_epochs:
-    raise UsageError(
-      f'{name}={low} must be at most --config.local_epochs={config.local_epochs}.'
-    )
-  size = cohort_size(config.num_clients, config.participation)
-  late = math.floor((slow := value('stragglers.fraction')) * size + 0.5)
-  if late and late == size:
-    raise UsageError(
-      f'--config.stragglers.fraction={slow} makes all {size} '
-      'clients of a round stragglers: lower it.'
-    )
-  if slow and not late:
-    raise UsageError(
-      f'--config.stragglers.fraction={slow} of {size} clients is none: raise it.'
-    )
-  part = catalog.part('availability', value('availability.name'))
-  available = part.build(clients.Available, sizes, **catalog.options(part.kind, flat))
-  clients.require_enough(available, size, config.num_rounds)
-  partial = value('stragglers.send') == 'partial'
-  attacking = None
-  if catalog.used('attack.fraction', flat):
-    fraction = config.attack.fraction
-    attacking = clients.attackers(config.seed, config.num_clients, fraction)
-    if fraction and not len(attacking):
-      raise UsageError(
-        f'--config.attack.fraction={fraction} of {config.num_clients} clients is none: '
-        'raise it.'
-      )
-  found = {'local_epochs_min': low, 'available': available, 'attackers': attacking}
-  found |= {'num_stragglers': late, 'partial': partial and late > 0}
-  return size if partial else size - late, found
+def max_steps(config: Config, sizes: np.ndarray, backend: str) -> int:
+  """The largest number of steps that a lane of a run may need.
+
+  Args:
+    config: the configuration of the run.
+    sizes: [N] training examples of each client.
+    backend: kind of device, as JAX names it.
+  """
+  work = local_work(config, sizes)
+  cohort_size = participation_of(config, sizes).cohort_size
+  layout = lane_layout(
+    config.execution.lanes,
+    cohort_size=cohort_size,
+    backend=backend,
+    num_devices=devices.available(config.execution.devices),
+  )
+  return layout.max_steps(layout.whole_segments(work.max_steps(sizes)), cohort_size)
 
 
-def _mixing(config: Config) -> Callable[[np.ndarray], np.ndarray]:
-  """[K] clients that are present -> [K, K] float32, their mixing weights."""
+def local_work(config: Config, sizes: np.ndarray) -> LocalWork:
+  """How long each client trains in a round; sizes: [N] examples of each client."""
+  smallest = int(np.argmin(sizes))
+  if config.drop_last and sizes[smallest] < config.batch_size:
+    raise UsageError(
+      f'Client {smallest} owns {sizes[smallest]} examples, less than a batch of '
+      f'{flag("batch_size", config.batch_size)}: with {flag("drop_last", True)} it '
+      'would not train at all. Lower batch_size, or raise '
+      f'{flag("partition.min_size")}.'
+    )
+  local_epochs_min = used_value(config, 'local_epochs_min')
+  if local_epochs_min > config.local_epochs:
+    raise KnobError(
+      'local_epochs_min',
+      local_epochs_min,
+      f'must be at most {flag("local_epochs", config.local_epochs)}.',
+    )
+  return LocalWork(
+    local_epochs=config.local_epochs,
+    local_epochs_min=local_epochs_min,
+    # A batch larger than every client would only add filler.
+    batch_size=min(config.batch_size, int(sizes.max())),
+    drop_last=config.drop_last,
+  )
+
+
+def second_work(algorithm: Algorithm, first: LocalWork) -> LocalWork | None:
+  """How long each client trains a second time; None if the algorithm trains once."""
+  if not algorithm.second:
+    return None
+  epochs = algorithm.second.epochs
+  return LocalWork(
+    local_epochs=epochs or first.local_epochs,
+    local_epochs_min=0 if epochs else first.local_epochs_min,
+    batch_size=first.batch_size,
+    drop_last=first.drop_last,
+    purpose=Purpose.SECOND,
+  )
+
+
+def participation_of(config: Config, sizes: np.ndarray) -> Participation:
+  """Who takes part in the rounds; sizes: [N] examples of each client.
+
+  Raises:
+    UsageError: a round would have too few clients, or no straggler or attacker although
+      the configuration asks for some.
+  """
+  num_drawn = cohort_size_of(config.num_clients, config.participation)
+  num_stragglers = _num_stragglers(config, num_drawn)
+  send_partial_work = used_value(config, 'stragglers.send') == 'partial'
+  availability = catalog.part('availability', used_value(config, 'availability.name'))
+  options = catalog.options('availability', flatten(config))
+  available = availability.build(Available, sizes, **options)
+  require_enough(available, num_drawn, config.num_rounds)
+  return Participation(
+    num_clients=config.num_clients,
+    cohort_size=num_drawn if send_partial_work else num_drawn - num_stragglers,
+    available=available,
+    num_stragglers=num_stragglers,
+    stragglers_send_partial_work=send_partial_work and num_stragglers > 0,
+    attackers=_attackers(config),
+  )
+
+
+def _num_stragglers(config: Config, num_drawn: int) -> int:
+  fraction = used_value(config, 'stragglers.fraction')
+  num_stragglers = math.floor(fraction * num_drawn + 0.5)
+  if num_stragglers and num_stragglers == num_drawn:
+    raise KnobError(
+      'stragglers.fraction',
+      fraction,
+      f'makes all {num_drawn} clients of a round stragglers: lower it.',
+    )
+  if fraction and not num_stragglers:
+    raise KnobError(
+      'stragglers.fraction', fraction, f'of {num_drawn} clients is none: raise it.'
+    )
+  return num_stragglers
+
+
+def _attackers(config: Config) -> np.ndarray | None:
+  """Ids of the clients that attack; None without an attack."""
+  if not catalog.used('attack.fraction', flatten(config)):
+    return None
+  fraction = config.attack.fraction
+  attackers = clients.draw_attackers(config.seed, config.num_clients, fraction)
+  if fraction and not len(attackers):
+    raise KnobError(
+      'attack.fraction', fraction, f'of {config.num_clients} clients is none: raise it.'
+    )
+  return attackers
+
+
+def averaging(config: Config, algorithm: Algorithm) -> Averaging:
+  """How the clients' models are averaged: by a server, or among neighbours."""
+  uniform_weights = used_value(config, 'client_weight') == 'uniform'
+  if not algorithm.share:
+    return Averaging(uniform_weights=uniform_weights)
   from moon_jax.algorithms.wrappers import topology  # SciPy's graphs take time to load
 
-  flat = flatten(config)
-  given = {'num_clients': config.num_clients, 'seed': config.seed}
-  given |= catalog.options('topology', flat)
-  graph = catalog.chosen('topology', flat).build(object, **given)
-  return functools.partial(topology.among, topology.metropolis_hastings(graph))
+  graph = catalog.chosen('topology', flatten(config)).build(
+    object,
+    num_clients=config.num_clients,
+    seed=config.seed,
+    **catalog.options('topology', flatten(config)),
+  )
+  mixing = functools.partial(topology.among, topology.metropolis_hastings(graph))
+  return Averaging(uniform_weights=uniform_weights, mixing=mixing)

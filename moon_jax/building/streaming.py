@@ -4,7 +4,7 @@ In a round the device holds an ordinary training split, of the cohort alone:
 
   examples   slot 0's, slot 1's, ..., and filler up to the size of the largest cohort
   rows       all of them, in this order
-  offsets    [K + 1], by slot; in a split in memory they are by client
+  offsets    one entry per slot of the cohort; in a split in memory, one per client
 """
 
 import dataclasses
@@ -79,8 +79,9 @@ class Stream:
     images = np.zeros((size, *data.train_images.shape[1:]), np.uint8)
     labels = np.zeros(size, np.int32)
     return TrainSplit(
-      DeviceSplit(images, labels, data.mean, data.std),
-      np.arange(size, dtype=np.int32),
-      np.zeros(self.cohort_size + 1, np.int32),
-      np.arange(size, dtype=np.int32),
+      examples=DeviceSplit(images, labels, data.mean, data.std),
+      rows_by_owner=np.arange(size, dtype=np.int32),
+      offsets=np.zeros(self.cohort_size + 1, np.int32),
+      places=np.arange(size, dtype=np.int32),
+      holds_cohort_only=True,
     )

@@ -41,7 +41,7 @@ _BETA = 'dealt', 'beta'
 _RULES, _LOCAL, _RATE = 'data.partition', 'round.optimizers', 'building.learning_rate'
 _SERVER = 'algorithms.wrappers.server_optimizer'
 _GRAPHS = 'algorithms.wrappers.topology'
-_CLIENTS = 'planning.clients'
+_AVAILABILITY = 'planning.availability'
 _HEADS = Bound('a divisor of 256', lambda value: value > 0 and 256 % value == 0)
 
 _MLP_KNOBS = {
@@ -173,7 +173,7 @@ OTHERS = (
   *_plain('server_optimizer', _SERVER, 'sgd', 'adam', 'yogi'),
   _part('topology', 'ring', f'{_GRAPHS}:ring', check=_crowded),
   *_plain('topology', _GRAPHS, 'grid', 'complete', 'erdos_renyi'),
-  *_plain('availability', _CLIENTS, 'uniform', 'cyclic', 'by_data', 'trace'),
+  *_plain('availability', _AVAILABILITY, 'uniform', 'cyclic', 'by_data', 'trace'),
   Part('attack', 'none', None),
   Part('attack', 'label_flip', None, traits=frozenset({'attacking'})),
   *map(_attack, ('sign_flip', 'gaussian')),

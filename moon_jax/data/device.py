@@ -1,5 +1,6 @@
 """The data on the device: uint8, augmented and normalised as a batch is gathered."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -67,18 +68,29 @@ def normalise(pixels: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
   return (pixels.astype(jnp.float32) / 255.0 - mean) / std
 
 
-class TrainSplit(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class TrainSplit:
   """The training split in device memory, and the owner of each row.
+
+  An owner is a client. If only a cohort's examples are loaded, it is a cohort's slot.
 
   Attributes:
     examples: the split.
-    rows: [M] int32, all its rows, client by client.
-    offsets: [N + 1] int32; client i owns rows[offsets[i]:offsets[i + 1]]. Or [K + 1],
-      for the slots of a round's cohort, if the split has only their examples.
-    places: [M] int32, the place of each row of the split in `rows`.
+    rows_by_owner: [M] int32, all its rows, owner by owner.
+    offsets: [N + 1] int32, or [K + 1] if only the cohort's examples are loaded; owner i
+      has rows_by_owner[offsets[i]:offsets[i + 1]].
+    places: [M] int32, the place of each row of the split in `rows_by_owner`.
+    holds_cohort_only: whether only the examples of a round's cohort are loaded. The
+      compiler knows it.
   """
 
   examples: DeviceSplit
-  rows: jax.Array
+  rows_by_owner: jax.Array
   offsets: jax.Array
   places: jax.Array
+  holds_cohort_only: bool = dataclasses.field(metadata={'static': True})
+
+  def owners(self, clients: jax.Array) -> jax.Array:
+    """[K] ids of a cohort's clients -> [K] the owner in this split of each slot."""
+    return jnp.arange(len(clients)) if self.holds_cohort_only else clients

@@ -6,9 +6,9 @@ constants come from programs that were compiled for an H200; docs/gpu.md has wha
 measured on one, with the MOON paper's network only.
 """
 
-import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -18,55 +18,61 @@ from moon_jax.algorithms.base import Algorithm
 from moon_jax.core import tree
 from moon_jax.core.types import PyTree, Server
 from moon_jax.models import Network
+from moon_jax.planning.lanes import LaneLayout
 from moon_jax.planning.packing import pack
 from moon_jax.planning.planner import Planner
 from moon_jax.platform import hosts
-from moon_jax.platform.tiers import Tier
-from moon_jax.round.segments import MOST_IMAGES, MOST_STEPS, steps_together
+from moon_jax.platform.client_memory import ClientMemory
+from moon_jax.round.segments import (
+  MAX_IMAGES_TOGETHER,
+  MAX_STEPS_TOGETHER,
+  steps_together,
+)
 
-MOST_LANES = 64
+MAX_LANES = 64
 # With lanes of this many bytes, a step takes as long as starting its kernels, 70 us.
 # This is of a model: programs move four to six times the bytes of the lanes, an H200
 # 3.6 TB/s. Measured since: 1.3 TB/s with 9 lanes; other numbers were not tried.
-_STARTING = 50e6
+_LANE_BYTES_PER_KERNEL_START = 50e6
 # A step of a network with this many parameters takes much longer than the host needs to
 # start the next one, and what frozen networks keep of many images is large.
-SLOW = 5_000_000
+SLOW_NUM_PARAMETERS = 5_000_000
 # A network with this many parameters in convolutions keeps a GPU busy with one client;
 # and cuDNN has the backward kernels of convolutions for one lane only.
-CONVOLVED = 5_000_000
-# The costs of loading and storing clients, and of looking up a group of steps, in
-# steps.
-_BOUNDARY, _LOOKING_UP = 2, 0.3
-_LONGEST = 256  # steps of a segment
-_ROUNDS = range(4)  # rounds whose cohorts are examined
+LARGE_CONVOLUTIONS = 5_000_000
+_SEGMENT_COST = 2  # of the clients that leave and enter after a segment, in steps
+_GATHERING_COST = 0.3  # of gathering the images of some steps together, in steps
+_MAX_SEGMENT_STEPS = 256
+_JUDGED_ROUNDS = range(4)  # a layout of the lanes is judged by the cohorts of these
 
 
-class Taken(NamedTuple):
+class TrainingMemory(NamedTuple):
   """Bytes of a device's memory that a network's training takes, by an estimate.
 
   Attributes:
-    lane: bytes of a lane: its client's memory, the model, its gradient, the state of
-      the optimizer, and what a batch keeps for the backward pass.
-    image: bytes of an image that is looked up for several steps together, and half of
-      what a trained network would keep of it, for each frozen network.
+    lane_bytes: bytes of a lane: its client's memory, the model, its gradient, the state
+      of the optimizer, and what a batch keeps for the backward pass.
+    image_bytes: bytes of an image that is gathered for several steps together, and half
+      of what a trained network would keep of it, for each frozen network.
     batch_size: B.
   """
 
-  lane: float
-  image: float
+  lane_bytes: float
+  image_bytes: float
   batch_size: int
 
-  def by(self, lanes: int) -> float:
+  def of_lanes(self, num_lanes: int) -> float:
     """Bytes that lanes of a device take; compiled programs take 0.4 to 0.9 of it."""
-    step = lanes * self.batch_size
-    ahead = min(step * MOST_STEPS, max(step, MOST_IMAGES))
-    return lanes * self.lane + ahead * self.image
+    images_of_step = num_lanes * self.batch_size
+    images_ahead = min(
+      images_of_step * MAX_STEPS_TOGETHER, max(images_of_step, MAX_IMAGES_TOGETHER)
+    )
+    return num_lanes * self.lane_bytes + images_ahead * self.image_bytes
 
 
-def memory_taken(
+def training_memory(
   network: Network, algorithm: Algorithm, image_shape: tuple[int, ...], batch_size: int
-) -> Taken:
+) -> TrainingMemory:
   """The memory of a device that training takes.
 
   Args:
@@ -76,107 +82,163 @@ def memory_taken(
     batch_size: B.
   """
   images = jax.ShapeDtypeStruct((batch_size, *image_shape), np.float32)
-  of_one_lane = functools.partial(_of_one_lane, network, algorithm)
-  memory, frozen, kept = jax.eval_shape(of_one_lane, network.shapes, images)
-  left_behind = tree.num_bytes(kept)
-  lane = left_behind + 2 * tree.num_bytes(memory) + 4 * tree.num_bytes(network.shapes)
-  image = 4 * math.prod(image_shape) + len(frozen) * left_behind / batch_size / 2
-  return Taken(lane, 0 if _is_slow(network.shapes['params']) else image, batch_size)
+  shapes_of_lane = functools.partial(_arrays_of_lane, network, algorithm)
+  lane = jax.eval_shape(shapes_of_lane, network.shapes, images)
+  backward_bytes = tree.num_bytes(lane.backward)
+  lane_bytes = (
+    backward_bytes
+    + 2 * tree.num_bytes(lane.client_memory)
+    + 4 * tree.num_bytes(network.shapes)
+  )
+  # Images are not gathered ahead for a slow network.
+  image_bytes = 0
+  if not _is_slow(network.shapes['params']):
+    kept_by_frozen = len(lane.frozen) * backward_bytes / batch_size / 2
+    image_bytes = 4 * math.prod(image_shape) + kept_by_frozen
+  return TrainingMemory(lane_bytes, image_bytes, batch_size)
 
 
-def _of_one_lane(network, algorithm, variables, images):
+class _LaneArrays(NamedTuple):
   """A client's memory, its frozen networks, and what the backward pass needs."""
+
+  client_memory: PyTree
+  frozen: dict[str, PyTree]
+  backward: PyTree
+
+
+def _arrays_of_lane(network, algorithm, variables, images):
   server = Server(variables, algorithm.init_server(variables))
-  memory = algorithm.init_client(variables)
-  frozen = algorithm.frozen(algorithm.broadcast(server), memory)
+  client_memory = algorithm.init_client(variables)
+  frozen = algorithm.frozen(algorithm.broadcast(server), client_memory)
+  mask = images[:, 0, 0, 0]
 
   def train(params):
-    given = variables | {'params': params}
-    return network.train(given, images, images[:, 0, 0, 0], jax.random.key(0))
+    trained = variables | {'params': params}
+    return network.train(trained, images, mask, jax.random.key(0))
 
   _, backward, _ = jax.vjp(train, variables['params'], has_aux=True)
-  return memory, frozen, backward
+  return _LaneArrays(client_memory, frozen, backward)
 
 
-def memory_free(images: np.ndarray, planner: Planner, memory: Tier) -> float:
+def free_bytes(
+  images: np.ndarray,
+  client_memory: ClientMemory,
+  *,
+  num_clients: int,
+  cohort_size: int,
+) -> float:
   """Bytes that a device has for training; infinity if the device does not say.
 
   Args:
     images: [M, H, W, C] uint8, which each device holds.
-    planner: the planner of the rounds.
-    memory: where the clients' memories are.
+    client_memory: size and place of the clients' memories.
+    num_clients: N.
+    cohort_size: K.
   """
-  told = hosts.decided(lambda: jax.local_devices()[0].memory_stats() or {})
-  if 'bytes_limit' not in told:
+  statistics = hosts.decided(lambda: jax.local_devices()[0].memory_stats() or {})
+  if 'bytes_limit' not in statistics:
     return math.inf
-  free = told['bytes_limit'] - told.get('bytes_in_use', 0)
+  free = statistics['bytes_limit'] - statistics.get('bytes_in_use', 0)
   # The cohort's memories before and after a round, and all memories, or arriving ones.
-  cohort = 2 * planner.cohort_size
-  kept = cohort + (len(planner.sizes) if memory.name == 'device' else cohort)
-  return free - images.nbytes - kept * memory.bytes_each
+  num_held = 2 * cohort_size
+  num_held += num_clients if client_memory.on_device else 2 * cohort_size
+  return free - images.nbytes - num_held * client_memory.bytes_per_client
 
 
-def planner_for(
-  planner: Planner, *, choose_lanes: bool, params: PyTree, taken: Taken, free: float
-) -> Planner:
-  """The planner with the lanes and the segments that suit a GPU.
+def choose_layout(
+  layout: LaneLayout,
+  *,
+  may_change_lanes: bool,
+  planner_with: Callable[..., Planner],
+  params: PyTree,
+  training_memory: TrainingMemory,
+  free_bytes: float,
+) -> LaneLayout:
+  """The lanes and the segments that suit a GPU.
 
   Args:
-    planner: the planner, with a lane for each client if lanes may be chosen.
-    choose_lanes: whether lanes may be chosen.
+    layout: the lanes that are asked for; a lane for each client if they may change.
+    may_change_lanes: whether another number of lanes may be chosen.
+    planner_with: (layout=a layout) -> the planner of the run with this layout.
     params: parameters of the network, arrays or ShapeDtypeStructs.
-    taken: memory of a device that training takes.
-    free: memory of a device that is free, in bytes.
+    training_memory: memory of a device that training takes.
+    free_bytes: memory of a device that is free.
   """
-  slow = _is_slow(params)
-  if choose_lanes:
+  is_slow = _is_slow(params)
+  if may_change_lanes:
     kernels = [leaf for leaf in jax.tree.leaves(params) if len(leaf.shape) == 4]
-    each = planner.num_devices
-    alone = tree.num_parameters(kernels) >= CONVOLVED
-    counts = range(1, 1 if alone else MOST_LANES // each + 1)
-    most = max((n for n in counts if taken.by(n) <= free), default=1)
-    lanes = range(each, min(planner.num_lanes, most * each) + 1, each)
-    planner = _soonest(planner, lanes, 0 if slow else taken.lane / _STARTING)
-  return planner if slow else _with_known_lengths(planner)
+    max_per_device = MAX_LANES // layout.num_devices
+    if tree.num_parameters(kernels) >= LARGE_CONVOLUTIONS:
+      max_per_device = 0
+    fitting = [
+      num_lanes
+      for num_lanes in range(1, max_per_device + 1)
+      if training_memory.of_lanes(num_lanes) <= free_bytes
+    ]
+    max_lanes = max(fitting, default=1) * layout.num_devices
+    lane_share = training_memory.lane_bytes / _LANE_BYTES_PER_KERNEL_START
+    layout = _soonest_layout(
+      planner_with,
+      num_devices=layout.num_devices,
+      max_lanes=min(layout.num_lanes, max_lanes),
+      step_time_of_lane=0 if is_slow else lane_share,
+    )
+  return layout if is_slow else _with_known_lengths(planner_with, layout)
 
 
 def _is_slow(params):
-  return tree.num_parameters(params) >= SLOW
+  return tree.num_parameters(params) >= SLOW_NUM_PARAMETERS
 
 
-def _soonest(planner, counts, share):
+def _soonest_layout(planner_with, *, num_devices, max_lanes, step_time_of_lane):
   """The smallest number of lanes with which a round ends soonest.
 
   Args:
-    planner: the planner, with other lanes.
-    counts: numbers of lanes to choose from, ascending.
-    share: time that a lane adds to a step, as a fraction of a step without lanes.
+    planner_with: see `choose_layout`.
+    num_devices: P.
+    max_lanes: the largest number of lanes.
+    step_time_of_lane: time that a lane adds to a step, as a fraction of a step without
+      lanes.
   """
 
-  def cost(planner):
-    return _steps(planner) * (1 + share * planner.num_lanes / planner.num_devices)
+  def cost(layout):
+    step_time = 1 + step_time_of_lane * layout.num_lanes / layout.num_devices
+    return _longest_queue(planner_with(layout=layout)) * step_time
 
-  return min((dataclasses.replace(planner, num_lanes=n) for n in counts), key=cost)
+  layouts = [
+    LaneLayout(num_lanes=num_lanes, num_devices=num_devices)
+    for num_lanes in range(num_devices, max_lanes + 1, num_devices)
+  ]
+  return min(layouts, key=cost)
 
 
-def _with_known_lengths(planner):
+def _with_known_lengths(planner_with, layout):
   """Segments of the length that costs least: short ones have ends, long ones filler."""
-  lanes = planner.num_lanes // planner.num_devices
+  batch_size = planner_with(layout=layout).training.work.batch_size
 
-  def cost(planner):
-    together = steps_together(planner.segment_steps, lanes, planner.batch_size)
-    each = 1 + _BOUNDARY / planner.segment_steps + _LOOKING_UP / together
-    return _steps(planner) * each
+  def cost(layout):
+    together = steps_together(layout.segment_steps, layout.lanes_per_device, batch_size)
+    step_cost = 1 + _SEGMENT_COST / layout.segment_steps + _GATHERING_COST / together
+    return _longest_queue(planner_with(layout=layout)) * step_cost
 
-  lengths = range(1, min(int(_steps(planner)), _LONGEST) + 1)
-  return min((dataclasses.replace(planner, segment_steps=n) for n in lengths), key=cost)
+  longest_queue = int(_longest_queue(planner_with(layout=layout)))
+  layouts = [
+    LaneLayout(
+      num_lanes=layout.num_lanes,
+      num_devices=layout.num_devices,
+      segment_steps=segment_steps,
+    )
+    for segment_steps in range(1, min(longest_queue, _MAX_SEGMENT_STEPS) + 1)
+  ]
+  return min(layouts, key=cost)
 
 
-def _steps(planner):
+def _longest_queue(planner):
   """The steps of the longest queue, as a mean over some rounds of any clients."""
-  longest, anyone = [], dataclasses.replace(planner, available=None)
-  for index in _ROUNDS:
-    num_steps = planner.num_steps(anyone.cohort(index))
-    queues = pack(num_steps, planner.num_lanes)
+  longest = []
+  for round_index in _JUDGED_ROUNDS:
+    clients = planner.participation.draw_of_all(planner.seed, round_index).clients
+    num_steps = planner.training.num_steps(clients)
+    queues = pack(num_steps, planner.training.layout.num_lanes)
     longest.append(max(int(num_steps[queue].sum()) for queue in queues))
   return float(np.mean(longest))

@@ -28,7 +28,7 @@ from moon_jax.core.types import Outputs, PyTree
 from moon_jax.data import pickles, sources
 from moon_jax.data.arrays import PIXELS, grey_levels, one_line, with_channels
 from moon_jax.data.device import normalise
-from moon_jax.platform import devices, tiers
+from moon_jax.platform import client_memory, devices
 from moon_jax.predict import exported
 from moon_jax.round import evaluation
 from moon_jax.runner import checkpoint, run_directory
@@ -184,7 +184,10 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   saved, counts = _saved(workdir), _class_counts(workdir)
   config, network = _network(workdir, saved, counts.shape[1])
   algorithm = make_algorithm(AlgorithmOptions(config), network)
-  model_of, own = algorithm.evaluated, tiers.has_own_models(algorithm, network.shapes)
+  model_of, own = (
+    algorithm.evaluated,
+    client_memory.has_client_models(algorithm, network.shapes),
+  )
   if algorithm.personal and not own and client is not None:  # beside the global one
     model_of, own = jax.vmap(algorithm.personal, (None, 0)), True
   check_client(workdir, client, config.num_clients if own else 0)

@@ -15,7 +15,7 @@ from moon_jax.core.keys import Purpose, for_purpose
 from moon_jax.core.types import ClientMetrics, PyTree, Scalars, Task, Upload
 from moon_jax.data.device import TrainSplit
 from moon_jax.models import Network
-from moon_jax.planning.planner import Plan
+from moon_jax.planning.plan import Cohort, LaneSchedule
 
 
 class Work(NamedTuple):
@@ -26,7 +26,8 @@ class Work(NamedTuple):
     round: [] int32, number of completed rounds.
     scalars: scalars of the round.
     memories: leaves [K, ...], what each client kept from earlier rounds.
-    plan: the round's lanes, segments and batches.
+    cohort: the clients that train.
+    schedule: their batches, in lanes and segments.
     data: the training split.
   """
 
@@ -34,7 +35,8 @@ class Work(NamedTuple):
   round: jax.Array
   scalars: Scalars
   memories: PyTree
-  plan: Plan
+  cohort: Cohort
+  schedule: LaneSchedule
   data: TrainSplit
 
 
@@ -46,7 +48,7 @@ class Progress(NamedTuple):
     num_steps: [] int32 steps done.
     memory: what the client kept from earlier rounds.
     local: the algorithm's memory of this local training.
-    known: name -> what its `Task` says about its data; None without such a name.
+    client_facts: name -> what its `Task` says about its data.
     variables: the weights being trained.
     optimizer: state of the local optimizer, reset every round.
     sums: name -> [] float32, the loss, its parts and how many examples were classified
@@ -58,7 +60,7 @@ class Progress(NamedTuple):
   num_steps: jax.Array
   memory: PyTree
   local: PyTree
-  known: dict[str, jax.Array] | None
+  client_facts: dict[str, jax.Array]
   variables: PyTree
   optimizer: PyTree
   sums: dict[str, jax.Array]
@@ -114,10 +116,10 @@ class LocalTraining(NamedTuple):
       for index, (name, variables) in enumerate(models.items())
     }
 
-  def start(self, client, received, memory, scalars, batch, known=None) -> Progress:
+  def start(self, client, received, memory, scalars, batch, client_facts) -> Progress:
     """The progress before the first step; only the shape of the batch matters."""
     local = self.algorithm.begin(received, memory)
-    task = task_of(received, memory, local, scalars, known)
+    task = task_of(received, memory, local, scalars, client_facts)
     variables = self.algorithm.download(received, memory)
     params = variables['params']
     progress = Progress(
@@ -125,7 +127,7 @@ class LocalTraining(NamedTuple):
       num_steps=jnp.zeros((), jnp.int32),
       memory=memory,
       local=local,
-      known=known,
+      client_facts=client_facts,
       variables=variables,
       optimizer=self.optimizer(**scalars.optimizer).init(params),
       sums={},
@@ -145,7 +147,9 @@ class LocalTraining(NamedTuple):
     `references` is what `represent` returns for the batch; `key` is the key of the
     step.
     """
-    task = task_of(received, progress.memory, progress.local, scalars, progress.known)
+    task = task_of(
+      received, progress.memory, progress.local, scalars, progress.client_facts
+    )
     params = progress.variables['params']
     given = params, progress, references, task, batch, key
     (loss, (parts, state)), grads = self._gradient(*given)
@@ -179,7 +183,9 @@ class LocalTraining(NamedTuple):
 
   def finish(self, progress, received, scalars, examined=()) -> Finished:
     """The result after the last step; `examined` is what `Algorithm.examine` found."""
-    task = task_of(received, progress.memory, progress.local, scalars, progress.known)
+    task = task_of(
+      received, progress.memory, progress.local, scalars, progress.client_facts
+    )
     task = task._replace(examined=examined)
     start = self.algorithm.download(received, progress.memory)
     params = progress.variables['params']
@@ -236,7 +242,7 @@ def task_of(
   memory: PyTree,
   local: PyTree,
   scalars: Scalars,
-  known: dict[str, jax.Array] | None,
+  client_facts: dict[str, jax.Array],
 ) -> Task:
   """What a client knows while it trains, with the scalars of the round."""
   return Task(
@@ -245,5 +251,5 @@ def task_of(
     local=local,
     scalars=scalars.algorithm,
     optimizer=scalars.optimizer,
-    **known or {},
+    **client_facts,
   )

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from moon_jax.algorithms import losses
-from moon_jax.core import tree
 from moon_jax.core.types import LANES, Outputs, PyTree
 from moon_jax.data.device import DeviceSplit
 
@@ -50,34 +49,54 @@ def make_evaluation(
   def evaluate(models, split):
     num_images = split.labels.shape[0]
     size = min(batch_size, math.ceil(num_images / mesh.size))
-    each = math.ceil(num_images / (size * mesh.size))
-    first_batch = each * jax.lax.axis_index(LANES)
+    batches_per_device = math.ceil(num_images / (size * mesh.size))
+    first_batch = batches_per_device * jax.lax.axis_index(LANES)
 
-    def one_model(variables):
-      def add(score, index):
-        first = index * size
-        rows = jnp.minimum(first + jnp.arange(size), num_images - 1)
-        batch = split.batch(rows, num_images - first)
+    def score_model(variables):
+      def add_batch(score, index):
+        first_row = index * size
+        rows = jnp.minimum(first_row + jnp.arange(size), num_images - 1)
+        batch = split.batch(rows, num_images - first_row)
         logits = apply(variables, batch.images).logits
-        correct = _correct(logits, batch)
+        is_correct = _is_correct(logits, batch)
         loss = losses.cross_entropy(logits, batch.labels, batch.mask)
-        found = jnp.sum(correct, dtype=jnp.int32), loss * jnp.sum(batch.mask)
-        total, counts = tree.add(score[:2], found), score.by_client
+        by_client = score.by_client
         if num_clients:
-          counts = counts.at[split.clients[rows]].add(correct.astype(jnp.int32))
-        return Score(*total, counts), None
+          users = split.clients[rows]
+          by_client = by_client.at[users].add(is_correct.astype(jnp.int32))
+        score = Score(
+          num_correct=score.num_correct + jnp.sum(is_correct, dtype=jnp.int32),
+          loss_sum=score.loss_sum + loss * jnp.sum(batch.mask),
+          by_client=by_client,
+        )
+        return score, None
 
-      counts = jnp.zeros(num_clients, jnp.int32) if num_clients else None
-      zero = Score(jnp.zeros((), jnp.int32), jnp.zeros(()), counts)
-      return jax.lax.scan(add, zero, first_batch + jnp.arange(each))[0]
+      zero = Score(
+        num_correct=jnp.zeros((), jnp.int32),
+        loss_sum=jnp.zeros(()),
+        by_client=jnp.zeros(num_clients, jnp.int32) if num_clients else None,
+      )
+      batches = first_batch + jnp.arange(batches_per_device)
+      score, _ = jax.lax.scan(add_batch, zero, batches)
+      return score
 
-    return jax.lax.psum(jax.lax.map(one_model, models), LANES)
+    return jax.lax.psum(jax.lax.map(score_model, models), LANES)
 
-  specs = {'in_specs': PartitionSpec(), 'out_specs': PartitionSpec()}
-  return jax.shard_map(evaluate, mesh=mesh, **specs, check_vma=False)
+  return _on_mesh(evaluate, mesh)
 
 
-def _correct(logits, batch):
+def _on_mesh(function, mesh):
+  """The function on every device, each with all arguments and the same result."""
+  return jax.shard_map(
+    function,
+    mesh=mesh,
+    in_specs=PartitionSpec(),
+    out_specs=PartitionSpec(),
+    check_vma=False,
+  )
+
+
+def _is_correct(logits, batch):
   """[B] bool, whether the highest logit is that of the label of a real example."""
   return (jnp.argmax(logits, axis=-1) == batch.labels) & (batch.mask > 0)
 
@@ -96,7 +115,7 @@ class ClientTests(NamedTuple):
   offsets: jax.Array
 
 
-def make_own_tests(
+def make_client_tests(
   apply: Callable[[PyTree, jax.Array], Outputs],
   mesh: Mesh,
   model: Callable[[PyTree, jax.Array], PyTree],
@@ -115,27 +134,28 @@ def make_own_tests(
   """
 
   def test(source, split, tests, chosen):
-    each = math.ceil(len(chosen) / mesh.size)
-    mine = each * jax.lax.axis_index(LANES) + jnp.arange(each)
+    clients_per_device = math.ceil(len(chosen) / mesh.size)
+    first_position = clients_per_device * jax.lax.axis_index(LANES)
+    positions = first_position + jnp.arange(clients_per_device)
 
-    def one(position):
+    def test_client(position):
       position = jnp.minimum(position, len(chosen) - 1)
       variables, client = model(source, position), chosen[position]
       first, end = tests.offsets[client], tests.offsets[client + 1]
 
-      def add(index, total):
+      def add_batch(index, num_correct):
         begin = first + index * batch_size
         rows = tests.rows[jnp.minimum(begin + jnp.arange(batch_size), end - 1)]
         batch = split.batch(rows, end - begin)
         logits = apply(variables, batch.images).logits
-        correct = _correct(logits, batch)
-        return total + jnp.sum(correct, dtype=jnp.int32)
+        is_correct = _is_correct(logits, batch)
+        return num_correct + jnp.sum(is_correct, dtype=jnp.int32)
 
       num_batches = (end - first + batch_size - 1) // batch_size
-      return jax.lax.fori_loop(0, num_batches, add, jnp.zeros((), jnp.int32))
+      return jax.lax.fori_loop(0, num_batches, add_batch, jnp.zeros((), jnp.int32))
 
-    found = jnp.zeros(each * mesh.size, jnp.int32).at[mine].set(jax.lax.map(one, mine))
-    return jax.lax.psum(found, LANES)[: len(chosen)]
+    num_correct = jnp.zeros(clients_per_device * mesh.size, jnp.int32)
+    num_correct = num_correct.at[positions].set(jax.lax.map(test_client, positions))
+    return jax.lax.psum(num_correct, LANES)[: len(chosen)]
 
-  specs = {'in_specs': PartitionSpec(), 'out_specs': PartitionSpec()}
-  return jax.shard_map(test, mesh=mesh, **specs, check_vma=False)
+  return _on_mesh(test, mesh)

@@ -10,10 +10,12 @@ from jax.sharding import Mesh, PartitionSpec
 from moon_jax.core import tree
 from moon_jax.core.types import LANES
 from moon_jax.data.augment import Augment
-from moon_jax.planning.planner import Plan
-from moon_jax.round import aggregation, examined, frozen, segments
+from moon_jax.planning.plan import DevicePlan, LaneSchedule
+from moon_jax.round import aggregation, examination, frozen_networks, segments
 from moon_jax.round.client_training import Finished, LocalTraining, Work
-from moon_jax.round.segments import Segment
+from moon_jax.round.segments import TrainSegment
+
+EVERYWHERE = PartitionSpec()
 
 
 def cohort_training(
@@ -29,98 +31,144 @@ def cohort_training(
   Args:
     training: local training of one client.
     represent_once: at least the number of examples that a cohort can own, if the frozen
-      networks run as in `frozen.once`; 0: they see the images of several steps together
-      if they can, otherwise those of each step.
+      networks see them once a round, as in `frozen_networks.once`; 0: they see the
+      images of several steps together if they can, otherwise those of each step.
     mesh: the devices among which the lanes are split, in equal parts. They exchange
       nothing until all have finished, and then what they collected.
     augment: function that augments the images of a batch.
-    segment_steps: as in the planner that makes the plans.
+    segment_steps: as in the layout of the lanes.
   """
-  ahead = segment_steps and not training.algorithm.frozen_in_training
-  in_step = frozen.ahead if ahead else frozen.every_batch
-  once = functools.partial(frozen.once, most=represent_once)
-  represent = once if represent_once else in_step
+  if represent_once:
+    represent = functools.partial(frozen_networks.once, max_examples=represent_once)
+  elif segment_steps and not training.algorithm.frozen_in_training:
+    represent = frozen_networks.ahead
+  else:
+    represent = frozen_networks.every_batch
 
   def train(work):
-    given = training, represent(training, work), work, augment
+    frozen = represent(training, work)
     if segment_steps:
-      through = segments.of_known_length(*given, segment_steps)
+      train_segment = segments.of_known_length(
+        training, frozen, work, augment, segment_steps
+      )
     else:
-      through = segments.of_any_length(*given)
-    return _train(training, through, work)
+      train_segment = segments.of_any_length(training, frozen, work, augment)
+    return _train_lanes(training, train_segment, work)
 
-  def train_part(work):
+  def train_and_exchange(work):
     return aggregation.exchange(train(work), work)
 
   if mesh.size == 1:
     return train
-  everywhere = PartitionSpec()
-  work = Work(*[everywhere] * len(Work._fields))._replace(plan=plan_spec())
+  work_spec = Work(
+    received=EVERYWHERE,
+    round=EVERYWHERE,
+    scalars=EVERYWHERE,
+    memories=EVERYWHERE,
+    cohort=EVERYWHERE,
+    schedule=schedule_spec(),
+    data=EVERYWHERE,
+  )
   return jax.shard_map(
-    train_part, mesh=mesh, in_specs=(work,), out_specs=everywhere, check_vma=False
+    train_and_exchange,
+    mesh=mesh,
+    in_specs=(work_spec,),
+    out_specs=EVERYWHERE,
+    check_vma=False,
   )
 
 
-def plan_spec() -> Plan:
-  """How the devices split `Plan.for_device()`: by lanes, where it has lanes."""
-  by_device = dict.fromkeys(('bounds', 'num_segments'), PartitionSpec(LANES))
-  lanes = ('rows', 'num_real', 'load', 'store')
-  split = by_device | dict.fromkeys(lanes, PartitionSpec(None, LANES))
-  return Plan(**dict.fromkeys(Plan._fields, PartitionSpec()) | split)
+def schedule_spec() -> LaneSchedule:
+  """How the devices split a schedule: each has its lanes of it."""
+  by_lane = PartitionSpec(None, LANES)
+  by_device = PartitionSpec(LANES)
+  return LaneSchedule(
+    example_rows=by_lane,
+    num_real=by_lane,
+    entering=by_lane,
+    leaving=by_lane,
+    segment_bounds=by_device,
+    num_segments=by_device,
+  )
+
+
+def plan_spec(plan: DevicePlan) -> DevicePlan:
+  """How the devices split a plan: the schedules by lanes; every device has the rest."""
+  has_second_training = plan.second_schedule is not None
+  return DevicePlan(
+    cohort=EVERYWHERE,
+    schedule=schedule_spec(),
+    second_schedule=schedule_spec() if has_second_training else None,
+    mixing=EVERYWHERE,
+    attack_seeds=EVERYWHERE,
+    arrivals=EVERYWHERE,
+  )
 
 
 # One round on one device with two lanes, whose queues are the slots A, B and C, D. When
-# the client of any lane is done, a segment ends. Inside one no client comes or goes, so
-# its steps are a plain loop over all lanes at once.
+# the client of any lane is done, a segment ends. Inside a segment no client comes or
+# goes, so its steps are a plain loop over all lanes at once.
 #
 #   step       0   1   2 | 3   4 | 5   6
 #   lane 0     A   A   A | B   B | B   B      A has 3 steps, B 4
 #   lane 1     C   C   C | C   C | D   .      C has 5 steps, D 1 and then filler
 #   segment        0     |   1   |   2
-#   load         A, C    |  B, - |  -, D      enter the lanes before the segment
-#   store        A, -    |  -, C |  B, D      leave them after it: uploads, memories
-def _train(training: LocalTraining, through: Segment, work: Work) -> Finished:
+#   entering     A, C    |  B, - |  -, D      before the segment
+#   leaving      A, -    |  -, C |  B, D      after it, with their uploads and memories
+def _train_lanes(
+  training: LocalTraining, train_segment: TrainSegment, work: Work
+) -> Finished:
   """Trains the lanes of one device; clients of other devices keep their memories.
 
   Args:
     training: local training of one client.
-    through: trains the lanes through a segment.
+    train_segment: trains the lanes through a segment.
     work: what the lanes train on.
   """
-  plan, received, scalars = work.plan, work.received, work.scalars
+  cohort, schedule = work.cohort, work.schedule
 
-  def enter(slots, memories):
-    batch = work.data.examples.batch(plan.rows[0, 0], plan.num_real[0, 0])
+  def start(slots, memories):
+    # Only the shapes of the batch matter.
+    batch = work.data.examples.batch(
+      schedule.example_rows[0, 0], schedule.num_real[0, 0]
+    )
 
-    def one(slot):
-      client, memory = plan.clients[slot], tree.gather(memories, slot)
-      known = tree.gather(plan.known, slot)
-      return training.start(client, received, memory, scalars, batch, known)
+    def start_client(slot):
+      client, memory = cohort.clients[slot], tree.gather(memories, slot)
+      client_facts = tree.gather(cohort.client_facts, slot)
+      return training.start(
+        client, work.received, memory, work.scalars, batch, client_facts
+      )
 
-    return jax.vmap(one)(slots)
+    return jax.vmap(start_client)(slots)
 
-  examine = examined.by_store(training, work)
+  examine = examination.of_leaving_clients(training, work)
 
-  def finish(lanes, store):
-    def one(lane, found):
-      return training.finish(lane, received, scalars, found)
+  def finish(lanes, leaving):
+    def finish_client(progress, examined):
+      return training.finish(progress, work.received, work.scalars, examined)
 
-    return jax.vmap(one)(lanes, examine(lanes, store))
+    return jax.vmap(finish_client)(lanes, examine(lanes, leaving))
 
-  def segment(index, carry):
+  def run_segment(index, carry):
     lanes, collected = carry
-    lanes = through(index, lanes)
-    store = plan.store[index]
-    collected = collect(collected, store, finish(lanes, store))
+    lanes = train_segment(index, lanes)
+    leaving = schedule.leaving[index]
+    collected = collector.collect(collected, leaving, finish(lanes, leaving))
     # The next client reads what has just been written, so that XLA needs no second copy
-    # of all memories: a client's memory does not change until the client is stored. A
-    # client that comes after the last segment (JAX clamps the index) is never stored.
-    load = plan.load[index + 1]
-    entered = enter(jnp.maximum(load, 0), collected.memory)
-    return tree.where(load >= 0, entered, lanes), collected
+    # of all memories: a client's memory does not change until the client leaves. A
+    # client that enters after the last segment (JAX clamps the index) never leaves.
+    entering = schedule.entering[index + 1]
+    started = start(jnp.maximum(entering, 0), collected.memory)
+    return tree.where(entering >= 0, started, lanes), collected
 
-  all_uploads = training.algorithm.needs_all_uploads
-  collect, empty = aggregation.collecting(all_uploads, plan.weights)
-  lanes = enter(jnp.maximum(plan.load[0], 0), work.memories)
-  nothing = empty(jax.eval_shape(finish, lanes, plan.store[0]), work.memories)
-  return jax.lax.fori_loop(0, plan.num_segments[0], segment, (lanes, nothing))[1]
+  collector = aggregation.make_collector(
+    cohort.weights, keeps_all_uploads=training.algorithm.needs_all_uploads
+  )
+  lanes = start(jnp.maximum(schedule.entering[0], 0), work.memories)
+  shapes = jax.eval_shape(finish, lanes, schedule.leaving[0])
+  nothing_collected = collector.nothing(shapes, work.memories)
+  lanes, collected = jax.lax.fori_loop(
+    0, schedule.num_segments[0], run_segment, (lanes, nothing_collected)
+  )
+  return collected

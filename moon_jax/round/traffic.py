@@ -17,20 +17,33 @@ def exchanged(
 
   def exchange(variables, scalars):
     server = Server(variables, algorithm.init_server(variables))
-    own = algorithm.scalars(scalars.algorithm, server.memory)
+    computed = algorithm.scalars(scalars.algorithm, server.memory)
+    scalars = scalars._replace(algorithm=computed)
     received, memory = algorithm.broadcast(server), algorithm.init_client(variables)
-    scalars = scalars._replace(algorithm=own)
     local = algorithm.begin(received, memory)
-    every = {'class_counts': jnp.ones(num_classes), 'relative_size': jnp.ones(())}
-    if unknown := sorted(set(algorithm.needs) - set(every)):
-      raise UsageError(
-        f'needs: there is no {unknown[0]!r}, only {" and ".join(every)}.'
-      )
-    known = {name: every[name] for name in algorithm.needs}
-    task = task_of(received, memory, local, scalars, known)
+    client_facts = _facts_of_a_client(algorithm.needs, num_classes)
+    task = task_of(received, memory, local, scalars, client_facts)
     task = task._replace(examined=algorithm.examined)
     upload, _ = sent(algorithm, algorithm.download(received, memory), task)
-    return (algorithm.share(memory),) * 2 if algorithm.share else (received, upload)
+    if algorithm.share:
+      shared = algorithm.share(memory)
+      return shared, shared
+    return received, upload
 
   received, upload = jax.eval_shape(exchange, variables, scalars)
   return tree.num_bytes(received), tree.num_bytes(upload)
+
+
+def _facts_of_a_client(needs, num_classes):
+  """The facts that the algorithm needs, with any values.
+
+  Raises:
+    UsageError: there is no fact of this name.
+  """
+  facts = {'class_counts': jnp.ones(num_classes), 'relative_size': jnp.ones(())}
+  unknown_names = sorted(set(needs) - set(facts))
+  if unknown_names:
+    raise UsageError(
+      f'needs: there is no {unknown_names[0]!r}, only {" and ".join(facts)}.'
+    )
+  return {name: facts[name] for name in needs}

@@ -278,7 +278,7 @@ def opened(
     experiment: the experiment.
     folder: folder of the checkpoints; None: a temporary folder.
   """
-  if experiment.placement.memory_tier.name == 'device':
+  if experiment.placement.client_memory.on_device:
     yield None
     return
   variables = experiment.network.init(experiment.config.seed)

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from moon_jax.planning.planner import Plan
+from moon_jax.planning.plan import RoundPlan
 
 PHASES = ('compile', 'pack', 'store', 'idle', 'train', 'evaluate', 'save')
 
@@ -62,7 +62,9 @@ class Clock:
     self._phase_begins_at = now
 
 
-def timing_record(clock: Clock, plan: Plan, record: dict[str, Any]) -> dict[str, Any]:
+def timing_record(
+  clock: Clock, plan: RoundPlan, record: dict[str, Any]
+) -> dict[str, Any]:
   """The line of timings.jsonl.
 
   Args:

@@ -73,6 +73,7 @@ class Console(Callback):
       state: the state from which the run starts.
     """
     config, planner = experiment.config, experiment.planner
+    layout = planner.training.layout
     self.measured = tuple(experiment.algorithm.measured)
     start = 'a fresh run'
     if completed_rounds := int(state.round):
@@ -82,16 +83,17 @@ class Console(Callback):
     self.say(f'differs from configs/base.py: {", ".join(changed) or "nothing"}')
     self._introduce_data(experiment)
     self._introduce_tests(experiment)
-    memory_tier = experiment.placement.memory_tier
-    if memory_tier.name != 'device':
-      megabytes = memory_tier.bytes_each / 1e6
+    client_memory = experiment.placement.client_memory
+    if not client_memory.on_device:
+      megabytes = client_memory.bytes_per_client / 1e6
       self.say(f'memories of clients: on disk, {megabytes:,.2f} MB each')
     num_parameters = tree.num_parameters(state.server.variables['params'])
     shape = 'x'.join(map(str, experiment.tests.examples.images.shape[1:]))
     self.say(
       f'model: {config.model} on images of {shape}, {num_parameters:,} parameters; '
-      f'clients in a round: {planner.cohort_size}, lanes: {planner.num_lanes} on '
-      f'{planner.num_devices} device{"s" if planner.num_devices > 1 else ""}'
+      f'clients in a round: {planner.participation.cohort_size}, '
+      f'lanes: {layout.num_lanes} on {layout.num_devices} '
+      f'device{"s" if layout.num_devices > 1 else ""}'
     )
     if fault := fused_cpu.known_fault():
       self.say(f'convolutions are computed in a slower form: {fault}')

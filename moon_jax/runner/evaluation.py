@@ -98,7 +98,9 @@ def _score_stored_models(experiment, program, state, store, has_trained) -> Scor
       with_memories, experiment.tests.examples, experiment.tests.validation
     )
 
-  scores = _in_groups(score, len(distinct_clients), experiment.planner.cohort_size)
+  scores = _in_groups(
+    score, len(distinct_clients), experiment.planner.participation.cohort_size
+  )
   position = np.full(
     len(has_trained), np.searchsorted(distinct_clients, first_untrained)
   )

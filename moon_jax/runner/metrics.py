@@ -12,7 +12,7 @@ from moon_jax.building.experiment import Experiment
 from moon_jax.core.errors import UsageError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import ClientMetrics
-from moon_jax.planning.planner import Plan
+from moon_jax.planning.plan import RoundPlan
 from moon_jax.round.evaluation import Score
 from moon_jax.runner.clock import PHASES
 from moon_jax.runner.evaluation import Tested
@@ -36,7 +36,7 @@ _QUARTILE_FRACTIONS = np.linspace(0.0, 1.0, 5)
 @np.errstate(invalid='ignore')
 def round_record(
   round_number: int,
-  plan: Plan,
+  plan: RoundPlan,
   metrics: ClientMetrics,
   traffic: tuple[int, int],
   *,
@@ -81,7 +81,7 @@ def round_record(
   if plan.stragglers is not None:
     plan_columns['stragglers'] = plan.stragglers.tolist()
   if plan.attackers is not None:
-    plan_columns['attackers'] = plan.clients[plan.attackers >= 0].tolist()
+    plan_columns['attackers'] = plan.attackers.tolist()
   bytes_down, bytes_up = traffic
   plan_columns |= {
     'num_examples': int(metrics.num_seen.sum(dtype=np.float64)),
@@ -117,7 +117,7 @@ def _require_other_names(
       )
 
 
-def _num_without_upload(plan: Plan) -> int:
+def _num_without_upload(plan: RoundPlan) -> int:
   """Number of clients that receive a model and send nothing."""
   if plan.stragglers is None:
     return 0
@@ -313,7 +313,7 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
 def metrics_record(
   experiment: Experiment,
   round_number: int,
-  plan: Plan,
+  plan: RoundPlan,
   metrics: ClientMetrics,
   tested: Tested | None,
 ) -> Record:

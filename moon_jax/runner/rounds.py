@@ -33,7 +33,7 @@ from moon_jax.config import used_value
 from moon_jax.core import tree
 from moon_jax.core.types import ClientMetrics, PyTree, State
 from moon_jax.data.device import TrainSplit
-from moon_jax.planning.planner import Plan
+from moon_jax.planning.plan import RoundPlan
 from moon_jax.platform import compile_cache, hosts
 from moon_jax.runner import evaluation
 from moon_jax.runner.client_store import ClientStore
@@ -65,7 +65,7 @@ class Round:
   number: int
   metrics: Record
   clients: ClientMetrics
-  plan: Plan
+  plan: RoundPlan
   clock: Clock
   experiment: Experiment
   state: State | None
@@ -104,7 +104,7 @@ class _PackedRound:
   """
 
   index: int
-  plan: Plan
+  plan: RoundPlan
   inputs: programs.RoundInputs
   train: TrainSplit
   seconds: dict[str, float]
@@ -124,7 +124,7 @@ class _DispatchedRound:
   """
 
   index: int
-  plan: Plan
+  plan: RoundPlan
   clock: Clock
   state: State
   metrics: ClientMetrics
@@ -211,9 +211,10 @@ class Rounds:
     tests = experiment.tests
     splits = (experiment.data.train, tests.examples, tests.validation)
     memory = self._programs.run_round.memory_analysis()
+    num_lanes = experiment.planner.training.layout.num_lanes
     return {
       'data': tree.num_bytes(splits),
-      f'training {experiment.planner.num_lanes} lanes': memory.temp_size_in_bytes,
+      f'training {num_lanes} lanes': memory.temp_size_in_bytes,
       'models': memory.output_size_in_bytes,
     }
 
@@ -250,7 +251,7 @@ class Rounds:
     """The round `index`, after the store has the memories of the last clients."""
     store_seconds = self._store_memories()
     begin = time.perf_counter()
-    plan = self._experiment.planner.plan(index)
+    plan, arrivals = self._experiment.planner.plan(index), None
     lookup_seconds = 0.0
     if self._store:
       lookup_begin = time.perf_counter()
@@ -258,10 +259,10 @@ class Rounds:
       if index > self.left.start:
         previous_cohort = self._experiment.planner.cohort(index - 1)
       arrivals = self._store.arrivals(plan.clients, previous_cohort)
-      plan = plan._replace(arrivals=arrivals)
       lookup_seconds = time.perf_counter() - lookup_begin
-    inputs = programs.round_inputs(self._experiment, index, plan)
-    train = programs.train_split(self._experiment, plan)
+    device_plan = plan.for_device(arrivals)
+    inputs = programs.round_inputs(self._experiment, index, device_plan)
+    train = programs.train_split(self._experiment, device_plan)
     seconds = {
       'pack': time.perf_counter() - begin - lookup_seconds,
       'store': store_seconds + lookup_seconds,

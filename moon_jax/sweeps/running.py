@@ -163,10 +163,10 @@ def most_steps(
       divided = data.divide(load(options), options)
       if options.users_are_clients:
         config = data.with_num_clients(config, divided.num_clients)
-      planner = scheduling.make_planner(
-        config, divided.partition, jax.default_backend()
+      steps = scheduling.max_steps(
+        config, divided.partition.sizes, jax.default_backend()
       )
-      max_steps = max(max_steps, planner.max_steps)
+      max_steps = max(max_steps, steps)
   return max_steps
 
 

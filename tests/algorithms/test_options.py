@@ -67,7 +67,7 @@ def test_dropped_batches_equal_the_reference():
   sizes = (16, 17, 38)
   plans = world.planner(sizes=sizes, drop_last=True)
   # Each has LOCAL_EPOCHS * floor(n / 16) batches, all full.
-  work = plans.batches(0, range(3))
+  work = plans.training.batches(0, np.arange(3))
   for (_, num_real), whole in zip(work, (1, 1, 2), strict=True):
     assert num_real.tolist() == [16] * whole * world.LOCAL_EPOCHS
   found = world.run('fedavg', 2, plans=plans)

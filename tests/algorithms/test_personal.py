@@ -1,6 +1,5 @@
 """Personal models against their reference, by hand, and reduced to FedAvg."""
 
-import dataclasses
 import functools
 
 import jax
@@ -32,16 +31,16 @@ def build(algorithm, model='mlp', **options):
   return world.algorithm_of(algorithm, **options)
 
 
-def planner(second=None, **more):
-  plans = world.planner(2, mixing=None, **more)
-  return plans.with_second(second) if second else plans
+def planner(algorithm=None, **more):
+  return world.planner(has_server=True, algorithm=algorithm, **more)
 
 
 def run(chosen, model='mlp', plans=None, num_rounds=NUM_ROUNDS):
   """The state and the metrics after each round, in NumPy."""
-  plans = plans or planner()
+  plans = plans or planner(chosen)
   state = world.state_of(chosen, model)
-  run_round = world.round_of(chosen, model, num_clients=len(plans.sizes))
+  num_clients = plans.participation.num_clients
+  run_round = world.round_of(chosen, model, num_clients=num_clients)
   history = []
   for index in range(num_rounds):
     plan = plans.plan(index).for_device()
@@ -66,7 +65,9 @@ def wanted(model='mlp', plans=None, **more):
   # Some client is absent in some round, and some joins late.
   assert len({tuple(cohort) for cohort in rounds}) > 1
   given = getattr(reference, model), params, (images, labels)
-  return personal.run(*given, sizes=plans.sizes, rounds=rounds, sgd=SGD, **more)
+  return personal.run(
+    *given, sizes=plans.training.data.sizes, rounds=rounds, sgd=SGD, **more
+  )
 
 
 def models_of(chosen, state):
@@ -149,9 +150,11 @@ def test_fedbn_equals_the_reference():
 @pytest.mark.parametrize('epochs', few([3], [1]))
 def test_ditto_equals_the_reference(epochs):
   chosen = build('ditto', lam=0.7, epochs=epochs, learning_rate=0.02)
-  plans = planner(chosen.second.epochs)
+  plans = planner(chosen)
   history = run(chosen, plans=plans)
-  own = [world.batches_of(plans.second, index) for index in range(NUM_ROUNDS)]
+  own = [
+    world.batches_of(plans, index, plans.second_training) for index in range(NUM_ROUNDS)
+  ]
   expected = wanted(plans=plans, ditto=(0.7, 0.02, own))
   assert_equal(chosen, history, expected)
   # The recorded loss is a mean over the examples of the personal training.
@@ -161,7 +164,7 @@ def test_ditto_equals_the_reference(epochs):
 @pytest.mark.parametrize('lam', few([2.0], [0.0]))
 def test_the_global_track_of_ditto_is_fedavg_to_the_last_bit(lam):
   plain = history_of('fedavg')
-  history = run(build('ditto', lam=lam), plans=planner(2))
+  history = run(build('ditto', lam=lam, epochs=2))
   for (state, metrics), (other, others) in zip(history, plain, strict=True):
     jax.tree.map(np.testing.assert_array_equal, state.server, other.server)
     jax.tree.map(np.testing.assert_array_equal, metrics.sums, others.sums)
@@ -172,20 +175,20 @@ def test_the_global_track_of_ditto_is_fedavg_to_the_last_bit(lam):
 
 
 def test_the_second_training_draws_batches_of_its_own():
-  plans = planner(2)
-  first, second = plans.plan(1), plans.plan(1).second
-  np.testing.assert_array_equal(first.clients, second.clients)
-  assert (first.rows != second.rows).any()
-  assert dataclasses.replace(plans, second=None).plan(1).second is None
+  plan = planner(build('ditto', epochs=2)).plan(1)
+  assert (plan.schedule.example_rows != plan.second_schedule.example_rows).any()
+  assert planner().plan(1).second_schedule is None
 
 
 def test_the_second_training_has_as_many_epochs_as_the_first_or_its_own():
-  plans = dataclasses.replace(world.planner(), local_epochs=5, local_epochs_min=1)
-  clients = np.arange(len(plans.sizes))
-  drawn = plans.steps_of_round(0, clients)
-  assert (drawn < plans.real_steps()).any()
-  for epochs, steps in ((None, drawn), (3, plans.real_steps() // 5 * 3)):
-    second = plans.with_second(epochs).second
+  knobs = {'local_epochs': 5, 'local_epochs_min': 1}
+  training, clients = planner(**knobs).training, np.arange(len(world.SIZES))
+  drawn, all_steps = training.steps_of_round(0, clients), training.real_steps(clients)
+  assert (drawn < all_steps).any()
+  for epochs, steps in ((None, drawn), (3, all_steps // 5 * 3)):
+    ditto = build('ditto')
+    ditto = ditto._replace(second=ditto.second._replace(epochs=epochs))
+    second = planner(ditto, **knobs).second_training
     np.testing.assert_array_equal(second.steps_of_round(0, clients), steps)
 
 
@@ -199,15 +202,13 @@ def test_both_trainings_know_their_clients_data():
   chosen = base.Algorithm(
     needs=needs, init_client=lambda variables: variables, second=base.Second(own)
   )
-  plans, found = planner(), []
+  losses = []
   for factor in (1, 2):
-    counts = np.full((len(plans.sizes), 10), factor, np.float32)
-    # The engine adds what is known to the first planner alone.
-    whole = plans.with_second(None)
-    known = dataclasses.replace(whole, known={'class_counts': counts})
-    _, metrics = run(chosen, plans=known, num_rounds=1)[0]
-    found.append(metrics.reports['personal_loss'])
-  assert (found[1] > 1.5 * found[0]).all()
+    counts = np.full((len(world.SIZES), 10), factor, np.float32)
+    plans = planner(chosen, client_facts={'class_counts': counts})
+    _, metrics = run(chosen, plans=plans, num_rounds=1)[0]
+    losses.append(metrics.reports['personal_loss'])
+  assert (losses[1] > 1.5 * losses[0]).all()
 
 
 def test_ditto_by_hand():

@@ -20,8 +20,8 @@ from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Upload
 from moon_jax.data import sources
 from moon_jax.data.partition import feature_skew, label_skew
-from moon_jax.platform import devices, tiers
-from moon_jax.round import examined
+from moon_jax.platform import client_memory, devices
+from moon_jax.round.examination import with_empty_sums
 from moon_jax.round.traffic import exchanged
 from moon_jax.runner import run_directory
 from tests import world
@@ -37,7 +37,7 @@ def build(*flags):
 
 
 def first_inputs(built):
-  return programs.round_inputs(built, 0, built.planner.plan(0))
+  return programs.round_inputs(built, 0, built.planner.plan(0).for_device())
 
 
 def lower_round(built):
@@ -124,14 +124,14 @@ def test_one_program_serves_cohorts_of_every_size_and_other_numbers():
   sizes, first = set(), state
   for index in range(4):
     plan = built.planner.plan(index)
-    sizes.add(int(plan.weights.sum()))
-    inputs = programs.round_inputs(built, index, plan)
+    sizes.add(int(plan.cohort.weights.sum()))
+    inputs = programs.round_inputs(built, index, plan.for_device())
     mu = devices.replicate(np.float32(index), built.placement.mesh)
     inputs.scalars.algorithm['mu'] = mu
     # A compiled program refuses other shapes: it cannot compile again.
     with jax.transfer_guard('disallow'):
       state, metrics = compiled.run_round(state, *inputs, built.data.train)
-    assert metrics.num_seen.sum() == plan.weights.sum()
+    assert metrics.num_seen.sum() == plan.cohort.weights.sum()
   assert len(sizes) == 4
   assert int(state.round) == 4
   # A round writes its state where the old one was.
@@ -157,18 +157,25 @@ def test_every_knob_reaches_the_part_it_is_for():
   expected = label_skew.dirichlet(
     data.train_labels, num_clients=6, beta=0.3, balance=False, min_size=1, seed=3
   )
-  assert built.planner.sizes.tolist() == expected.sizes.tolist()
-  for client, rows in enumerate(built.planner.rows(range(6))):
+  client_data = built.planner.training.data
+  assert client_data.sizes.tolist() == expected.sizes.tolist()
+  for client, rows in enumerate(client_data.rows_of(range(6))):
     np.testing.assert_array_equal(rows, expected.client(client))
-  planner = built.planner
-  assert (planner.seed, planner.batch_size, planner.local_epochs) == (3, 7, 2)
+  work = built.planner.training.work
+  assert (built.planner.seed, work.batch_size, work.local_epochs) == (3, 7, 2)
   # Draws on the device depend on the seed too.
   assert traced.scalars(built.config, built.algorithm, 0).seed == 3
-  assert build('batch_size=1000000000').planner.batch_size < 200
+  assert build('batch_size=1000000000').planner.training.work.batch_size < 200
   # 6 * 0.25 = 1.5, and halves are rounded up.
-  assert (planner.cohort_size, planner.num_lanes) == (2, 2)
+  assert built.planner.participation.cohort_size == 2
+  assert built.planner.training.layout.num_lanes == 2
   train, test = built.data.train.examples, built.tests.examples
-  found = (*train[:4], *test[:4], built.data.train.rows, built.data.train.offsets)
+  found = (
+    *train[:4],
+    *test[:4],
+    built.data.train.rows_by_owner,
+    built.data.train.offsets,
+  )
   means = data.mean, data.std
   wanted = data.train_images, data.train_labels, *means, data.test_images
   wanted += (data.test_labels, *means, expected.indices, expected.offsets)
@@ -302,7 +309,7 @@ def test_the_learning_rate_of_a_round_follows_the_schedule(flags, numbers):
   built = build('num_rounds=4', *(f'optimizer.{f}' for f in flags))
   plan = built.planner.plan(0)
   for index, wanted in enumerate(numbers):
-    scalars = programs.round_inputs(built, index, plan).scalars.optimizer
+    scalars = programs.round_inputs(built, index, plan.for_device()).scalars.optimizer
     assert scalars['learning_rate'] == pytest.approx(wanted, rel=1e-5)
     assert ('momentum' in scalars) == ('name=adam' not in flags)
 
@@ -327,7 +334,9 @@ def test_the_default_server_is_the_plain_average():
 
 def test_a_knob_that_is_not_used_changes_nothing():
   flat = {'algorithm': 'feddyn', 'client_weight': 'uniform', 'data.limit': 200}
-  assert not experiment.build(config_lib.validate(flat)).planner.uniform_weights
+  assert not experiment.build(
+    config_lib.validate(flat)
+  ).planner.averaging.uniform_weights
 
 
 def test_what_an_algorithm_of_ones_own_may_send_keep_and_test():
@@ -342,28 +351,28 @@ def test_what_an_algorithm_of_ones_own_may_send_keep_and_test():
   assert sent == 4 * 10 * 4
   two_groups = lambda server, clients: tree.repeat(server.variables, 2)  # noqa: E731
   grouped = base.Algorithm(evaluated=two_groups)
-  assert not tiers.has_own_models(grouped, network.shapes)
+  assert not client_memory.has_client_models(grouped, network.shapes)
   counting = base.Algorithm(examine=lambda outputs, batch: batch.mask.sum())
-  assert examined.bound(counting, network).init_server(network.shapes) == ()
+  assert with_empty_sums(counting, network).init_server(network.shapes) == ()
 
 
 def test_peers_get_the_graph_and_others_none():
   built = build('algorithm=decentralized_fedavg', 'num_clients=6', 'topology.degree=4')
   # Each of 6 has 4 neighbours, weighs each of them 1/5 and itself 1/5.
-  weights = built.planner.mixing(np.arange(6))
+  weights = built.planner.averaging.mixing(np.arange(6))
   assert np.count_nonzero(weights, axis=1).tolist() == [5] * 6
   np.testing.assert_allclose(weights[weights > 0], 0.2)
-  assert build().planner.mixing is None
+  assert build().planner.averaging.mixing is None
 
 
 def test_options_of_the_average_and_the_batches():
-  assert not build().planner.drop_last
-  assert not build().planner.uniform_weights
+  assert not build().planner.training.work.drop_last
+  assert not build().planner.averaging.uniform_weights
   flags = ['drop_last=true', 'batch_size=10', 'partition.name=iid', 'num_clients=7']
   plan = build('client_weight=uniform', *flags).planner.plan(0)
   # 28 or 29 examples each: two batches of 10 an epoch.
-  assert plan.num_real[plan.step_real].tolist() == [10] * 2 * 5 * 7
-  assert plan.weights.tolist() == [1] * 7
+  assert plan.schedule.num_real[plan.step_real].tolist() == [10] * 2 * 5 * 7
+  assert plan.cohort.weights.tolist() == [1] * 7
 
 
 def test_a_client_smaller_than_a_batch_is_refused_if_batches_are_dropped():

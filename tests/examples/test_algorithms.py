@@ -45,7 +45,7 @@ def built(example):
   settings = config_lib.load(f'examples/{example}.py') | NUMBERS
   made = experiment_lib.build(config_lib.validate(settings))
   state = experiment_lib.initial_state(made)
-  inputs = programs.round_inputs(made, 0, made.planner.plan(0))
+  inputs = programs.round_inputs(made, 0, made.planner.plan(0).for_device())
   return made, programs.lower_programs(made, state, inputs)[0].compile()
 
 
@@ -62,7 +62,9 @@ def engine(example, **numbers):
   state = experiment_lib.initial_state(made)
   models, told = [jax.device_get(state.server.variables['params'])], []
   for index in range(NUM_ROUNDS):
-    plan, scalars = programs.round_inputs(made, index, made.planner.plan(index))
+    plan, scalars = programs.round_inputs(
+      made, index, made.planner.plan(index).for_device()
+    )
     changed = {name: np.float32(number) for name, number in numbers.items()}
     assert set(changed) <= set(scalars.algorithm)
     scalars = scalars._replace(algorithm=scalars.algorithm | changed)

@@ -24,7 +24,7 @@ def as_plain(variables):
 def test_the_weights_of_three_rounds_are_those_of_the_engine():
   built = experiment_lib.build(config_lib.validate(KNOBS))
   state = experiment_lib.initial_state(built)
-  inputs = programs.round_inputs(built, 0, built.planner.plan(0))
+  inputs = programs.round_inputs(built, 0, built.planner.plan(0).for_device())
   run_round = programs.lower_programs(built, state, inputs)[0].compile()
   data = sources.load('digits', limit=KNOBS['data.limit'])
   pixels = (data.train_images.astype(np.float32) / 255 - data.mean) / data.std
@@ -36,7 +36,9 @@ def test_the_weights_of_three_rounds_are_those_of_the_engine():
     model = fedavg_plain.communication_round(
       model, images, data.train_labels, steps, KNOBS['optimizer.learning_rate']
     )
-    plan, scalars = programs.round_inputs(built, index, built.planner.plan(index))
+    plan, scalars = programs.round_inputs(
+      built, index, built.planner.plan(index).for_device()
+    )
     state, _ = run_round(state, plan, scalars, built.data.train)
     ours = as_plain(state.server.variables)
     for mine, theirs, start in zip(

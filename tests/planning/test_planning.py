@@ -1,44 +1,49 @@
 """The clients, lanes and batches of each round: properties of the plans."""
 
-import dataclasses
-
+import jax
 import numpy as np
 import pytest
 
 from moon_jax.building import scheduling
-from moon_jax.planning import planner as planning
-from moon_jax.planning.batches import client_batches
+from moon_jax.planning.batches import LocalWork, client_batches
+from moon_jax.planning.lanes import LaneLayout
+from moon_jax.planning.packing import pack
+from moon_jax.planning.participation import Participation
+from moon_jax.planning.planner import ClientData, make_planner
 from tests import world
 
 
 def trained_batches(plan):
   """Reads the lanes as the devices do; slot -> batches of real rows, in order."""
-  each = plan.load.shape[1] // len(plan.bounds)
+  schedule = plan.schedule
+  lanes_per_device = schedule.entering.shape[1] // len(schedule.segment_bounds)
   trained = {}
-  for device, bounds in enumerate(plan.bounds):
-    mine = range(device * each, (device + 1) * each)
-    for slot, batches in lane_batches(plan, bounds, plan.num_segments[device], mine):
+  for device in range(len(schedule.segment_bounds)):
+    lanes = range(device * lanes_per_device, (device + 1) * lanes_per_device)
+    for slot, batches in device_batches(plan, device, lanes):
       assert slot not in trained
       trained[slot] = batches
   return trained
 
 
-def lane_batches(plan, bounds, num_segments, lanes):
+def device_batches(plan, device, lanes):
   """Yields (slot, its batches) of one device's lanes."""
-  current = {}
-  for segment in range(int(num_segments)):
+  schedule, current = plan.schedule, {}
+  bounds = schedule.segment_bounds[device]
+  for segment in range(int(schedule.num_segments[device])):
     for lane in lanes:
-      if plan.load[segment, lane] >= 0:
+      if schedule.entering[segment, lane] >= 0:
         assert lane not in current
-        current[lane] = int(plan.load[segment, lane]), []
+        current[lane] = int(schedule.entering[segment, lane]), []
     for step in range(bounds[segment], bounds[segment + 1]):
       for lane in lanes:
         if plan.step_real[step, lane]:
-          rows = plan.rows[step, lane, : plan.num_real[step, lane]]
+          num_real = schedule.num_real[step, lane]
+          rows = schedule.example_rows[step, lane, :num_real]
           current[lane][1].append(rows.tolist())
     for lane in lanes:
-      if plan.store[segment, lane] >= 0:
-        assert current[lane][0] == plan.store[segment, lane]
+      if schedule.leaving[segment, lane] >= 0:
+        assert current[lane][0] == schedule.leaving[segment, lane]
         yield current.pop(lane)
   assert not current
 
@@ -49,7 +54,7 @@ def test_cohort_size():
     *((10, 1.0, 10), (100, 0.05, 5), (10, 0.01, 1)),
     *((10, 0.25, 3), (10, 0.24, 2), (100, 0.29, 29)),
   ):
-    assert scheduling.cohort_size(num_clients, participation) == size
+    assert scheduling.cohort_size_of(num_clients, participation) == size
 
 
 def test_draws_are_functions_of_seed_round_and_client():
@@ -60,8 +65,8 @@ def test_draws_are_functions_of_seed_round_and_client():
     assert np.all(np.diff(ids) > 0)
     counts[ids] += 1
     key = (seed, index, client)
-    given = {'local_epochs': 1, 'batch_size': 8}
-    rows, _ = client_batches(np.arange(40), rng_key=key, **given)
+    work = LocalWork(local_epochs=1, batch_size=8)
+    rows, _ = client_batches(np.arange(40), rng_key=key, work=work)
     return ids.tolist(), rows.tolist()
 
   assert drawn(0, 3, 0) == drawn(0, 3, 0)
@@ -78,8 +83,8 @@ def test_draws_are_functions_of_seed_round_and_client():
 @pytest.mark.parametrize('size', [1, 15, 16, 17, 41])
 def test_an_epoch_holds_every_example_once_in_a_new_order(size):
   owned = 100 + np.arange(size)
-  given = {'rng_key': (0, 1, 2), 'local_epochs': 3, 'batch_size': 16}
-  examples, num_real = client_batches(owned, **given)
+  work = LocalWork(local_epochs=3, batch_size=16)
+  examples, num_real = client_batches(owned, rng_key=(0, 1, 2), work=work)
   steps = -(-size // 16)
   assert examples.shape == (3 * steps, 16)
   epochs = []
@@ -96,8 +101,8 @@ def test_an_epoch_holds_every_example_once_in_a_new_order(size):
 
 def test_longest_first_packing_by_hand():
   # Steps 3, 7, 5, 1 on two lanes: 7 | 5, then 3 joins 5 (free at 5), then 1 joins 7.
-  assert planning.pack(np.array([3, 7, 5, 1]), 2) == [[1, 3], [2, 0]]
-  assert planning.pack(np.array([2, 0, 4]), 1) == [[2, 0]]
+  assert pack(np.array([3, 7, 5, 1]), 2) == [[1, 3], [2, 0]]
+  assert pack(np.array([2, 0, 4]), 1) == [[2, 0]]
 
 
 @pytest.mark.parametrize(
@@ -115,11 +120,11 @@ def test_lanes_train_exactly_the_clients_batches(
     plan = planner.plan(index)
     trained = trained_batches(plan)
     assert sorted(trained) == list(range(cohort_size))
-    work = planner.batches(index, plan.clients)
+    work = planner.training.batches(index, plan.clients)
     for slot, (rows, num_real) in enumerate(work):
       expected = [row[:n].tolist() for row, n in zip(rows, num_real, strict=True)]
       assert trained[slot] == expected
-    assert plan.weights.tolist() == [world.SIZES[c] for c in plan.clients]
+    assert plan.cohort.weights.tolist() == [world.SIZES[c] for c in plan.clients]
 
 
 def test_shapes_are_the_same_in_every_round_and_large_enough():
@@ -135,11 +140,15 @@ def test_shapes_are_the_same_in_every_round_and_large_enough():
       segment_steps=int(rng.integers(0, 9)),
     )
     plans = [planner.plan(index) for index in range(10)]
-    shapes = {tuple(np.shape(leaf) for leaf in plan) for plan in plans}
+    shapes = {
+      tuple(np.shape(leaf) for leaf in jax.tree.leaves(plan.for_device()))
+      for plan in plans
+    }
     assert len(shapes) == 1
     for plan in plans:
-      last = plan.bounds[np.arange(len(plan.bounds)), plan.num_segments]
-      assert last.max() <= planner.max_steps
+      bounds, num_segments = plan.schedule.segment_bounds, plan.schedule.num_segments
+      last = bounds[np.arange(len(bounds)), num_segments]
+      assert last.max() <= planner.training.max_steps
 
 
 def test_utilisation():
@@ -149,7 +158,8 @@ def test_utilisation():
   assert world.planner(num_lanes=1, cohort_size=4).plan(0).utilisation() == 1.0
   # If each of the two lanes has its own device, the devices end after 8 and 6 steps.
   plan = world.planner(num_lanes=2, cohort_size=4, num_devices=2).plan(0)
-  assert plan.bounds[[0, 1], plan.num_segments].tolist() == [8, 6]
+  schedule = plan.schedule
+  assert schedule.segment_bounds[[0, 1], schedule.num_segments].tolist() == [8, 6]
   assert plan.utilisation() == 1.0
 
 
@@ -165,8 +175,10 @@ def test_utilisation():
   ],
 )
 def test_num_lanes_for_ten_clients(requested, backend, num_devices, lanes_and_devices):
-  found = scheduling.num_lanes(requested, 10, backend, num_devices)
-  assert found == lanes_and_devices
+  layout = scheduling.lane_layout(
+    requested, cohort_size=10, backend=backend, num_devices=num_devices
+  )
+  assert layout == LaneLayout(*lanes_and_devices)
 
 
 # --- many clients ---------------------------------------------------------------------
@@ -179,7 +191,13 @@ def test_a_round_asks_for_the_rows_of_its_cohort_alone_and_once():
     asked.append(clients.tolist())
     return world.owned(np.full(len(clients), 20))
 
-  planner = dataclasses.replace(world.planner(sizes=np.full(1000, 20)), rows=rows)
+  planner = make_planner(
+    seed=0,
+    participation=Participation(num_clients=1000, cohort_size=3),
+    data=ClientData(sizes=np.full(1000, 20), rows_of=rows),
+    work=LocalWork(local_epochs=1, batch_size=8),
+    layout=LaneLayout(num_lanes=2),
+  )
   assert asked == []
   plan = planner.plan(3)
   assert asked == [plan.clients.tolist()]
@@ -188,8 +206,8 @@ def test_a_round_asks_for_the_rows_of_its_cohort_alone_and_once():
 def test_max_steps_by_hand():
   def most(num_lanes, **more):
     sizes = world.BATCH_SIZE * np.array([1, 5, 1, 3, 1, 7])
-    planner = world.planner(num_lanes, 4, sizes, **more)
-    return dataclasses.replace(planner, local_epochs=1).max_steps
+    planner = world.planner(num_lanes, 4, sizes, local_epochs=1, **more)
+    return planner.training.max_steps
 
   # Four clients a round, at worst of 7, 5, 3 and 1 steps. With two lanes the third
   # starts after at most (7 + 5) / 2 and ends at 9, the fourth at 7 + 1.
@@ -206,8 +224,9 @@ def test_max_steps_is_enough_for_the_longest_clients_and_within_grahams_bound():
   for _ in range(200):
     size, num_lanes = (int(n) for n in rng.integers(1, 12, 2))
     planner = world.planner(num_lanes, size, sizes=rng.integers(1, 300, 12))
-    longest = np.sort(planner.num_steps())[::-1][:size]
-    queues = planning.pack(longest, num_lanes)
+    planner = planner.training
+    longest = np.sort(planner.num_steps(np.arange(12)))[::-1][:size]
+    queues = pack(longest, num_lanes)
     assert max(longest[queue].sum() for queue in queues) <= planner.max_steps
     others = -(-longest[1:].sum() // num_lanes)
     assert planner.max_steps <= min(longest.sum(), longest[0] + others)
@@ -216,16 +235,20 @@ def test_max_steps_is_enough_for_the_longest_clients_and_within_grahams_bound():
 def test_segments_are_as_many_as_steps_at_most():
   # In four lanes each client ends after LOCAL_EPOCHS steps.
   plan = world.planner(4, 4, sizes=(1, 1, 1, 1)).plan(0)
-  assert plan.load.shape == plan.store.shape == (world.LOCAL_EPOCHS, 4)
-  assert plan.bounds.shape == (1, world.LOCAL_EPOCHS + 1)
+  schedule = plan.schedule
+  assert schedule.entering.shape == schedule.leaving.shape == (world.LOCAL_EPOCHS, 4)
+  assert schedule.segment_bounds.shape == (1, world.LOCAL_EPOCHS + 1)
 
 
 @pytest.mark.parametrize('segment_steps', [0, 4])
 def test_a_plan_of_four_thousand_lanes_is_small(segment_steps):
   sizes = np.random.default_rng(0).integers(1, 60, 10_000)
-  planner = world.planner(4000, 4000, sizes, mixing=None, segment_steps=segment_steps)
+  planner = world.planner(
+    4000, 4000, sizes, has_server=True, segment_steps=segment_steps
+  )
   plan = planner.plan(0)
-  assert sum(np.asarray(leaf).nbytes for leaf in plan) < 10e6
+  leaves = [plan.step_real, *jax.tree.leaves(plan.for_device())]
+  assert sum(leaf.nbytes for leaf in leaves) < 10e6
   assert len(trained_batches(plan)) == 4000
 
 
@@ -235,11 +258,22 @@ def test_a_process_makes_the_batches_of_its_own_lanes(segment_steps):
     plans = world.planner(4, 4, segment_steps=segment_steps, num_devices=2, **more)
     return plans.plan(0)
 
-  whole, halves = plan(), [plan(own_lanes=range(n, n + 2)) for n in (0, 2)]
-  for n, half in enumerate(halves):
-    for name, wanted, found in zip(planning.Plan._fields, whole, half, strict=True):
-      if name in ('rows', 'num_real'):
-        own = slice(2 * n, 2 * n + 2)
-        wanted, found = wanted[:, own], found[:, own]
-      np.testing.assert_array_equal(found, wanted)
-    assert not half.rows[:, 2 - 2 * n : 4 - 2 * n].any()
+  whole = plan()
+  for first_lane in (0, 2):
+    half = plan(process_lanes=range(first_lane, first_lane + 2))
+    here = slice(first_lane, first_lane + 2)
+    elsewhere = slice(2 - first_lane, 4 - first_lane)
+    assert not half.schedule.example_rows[:, elsewhere].any()
+    jax.tree.map(
+      np.testing.assert_array_equal, batches_in(half, here), batches_in(whole, here)
+    )
+    np.testing.assert_array_equal(half.step_real, whole.step_real)
+
+
+def batches_in(plan, lanes):
+  """A plan for the device, with the batches of some lanes alone."""
+  schedule = plan.schedule._replace(
+    example_rows=plan.schedule.example_rows[:, lanes],
+    num_real=plan.schedule.num_real[:, lanes],
+  )
+  return plan.for_device()._replace(schedule=schedule)

@@ -1,6 +1,6 @@
 """The number of lanes and the length of segments on GPUs."""
 
-import dataclasses
+import functools
 import math
 import types
 
@@ -10,8 +10,9 @@ import pytest
 
 from moon_jax import catalog, config, models
 from moon_jax.core import tree
+from moon_jax.planning.lanes import LaneLayout
 from moon_jax.platform import gpu
-from moon_jax.platform.tiers import Tier
+from moon_jax.platform.client_memory import ClientMemory
 from tests import world
 
 
@@ -21,24 +22,35 @@ def network(dense, convolved=0):
   return [jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes]
 
 
-SMALL = network(gpu.SLOW - 1)
+SMALL = network(gpu.SLOW_NUM_PARAMETERS - 1)
 
 
 def chosen(
   num_steps, num_devices=1, *, params=SMALL, lanes=None, lane=1, free=math.inf
 ):
-  """The planner for clients of so many steps, all in every round.
+  """The layout for clients of so many steps, all in every round.
 
   A lane takes `lane` bytes, and nothing is looked up ahead.
   """
   sizes = world.BATCH_SIZE * np.array(num_steps)
-  plans = world.planner(lanes or len(sizes), len(sizes), sizes, num_devices=num_devices)
-  return gpu.planner_for(
-    dataclasses.replace(plans, local_epochs=1),
-    choose_lanes=lanes is None,
+  return gpu.choose_layout(
+    LaneLayout(num_lanes=lanes or len(sizes), num_devices=num_devices),
+    may_change_lanes=lanes is None,
+    planner_with=functools.partial(planner_with, sizes),
     params=params,
-    taken=gpu.Taken(lane, 0, world.BATCH_SIZE),
-    free=free,
+    training_memory=gpu.TrainingMemory(lane, 0, world.BATCH_SIZE),
+    free_bytes=free,
+  )
+
+
+def planner_with(sizes, *, layout):
+  return world.planner(
+    layout.num_lanes,
+    len(sizes),
+    sizes,
+    num_devices=layout.num_devices,
+    segment_steps=layout.segment_steps,
+    local_epochs=1,
   )
 
 
@@ -52,7 +64,9 @@ def test_lanes_that_make_a_step_longer_are_weighed_against_a_longer_round():
   steps = [100, 40, 40, 40]  # 220 in one lane, 120 in two, 100 in three
 
   def lanes(share, **more):
-    return chosen(steps, lane=share * gpu._STARTING, **more).num_lanes
+    return chosen(
+      steps, lane=share * gpu._LANE_BYTES_PER_KERNEL_START, **more
+    ).num_lanes
 
   assert lanes(0.1) == 3  # 130 against 144
   assert lanes(0.5) == 2  # 240 against 250
@@ -60,22 +74,22 @@ def test_lanes_that_make_a_step_longer_are_weighed_against_a_longer_round():
   # Each of two devices has half of the lanes.
   assert lanes(0.2, num_devices=2) == 4  # 140 against 144
   assert lanes(0.5, num_devices=2) == 2  # 180 against 200
-  assert lanes(8, params=network(gpu.SLOW)) == 3
+  assert lanes(8, params=network(gpu.SLOW_NUM_PARAMETERS)) == 3
 
 
 def test_lanes_are_shared_evenly_and_bounded_and_those_asked_for_stay():
   assert chosen([100, 60, 40, 50, 30, 1], num_devices=2).num_lanes == 4
-  assert chosen(np.arange(100, 200)).num_lanes == gpu.MOST_LANES
+  assert chosen(np.arange(100, 200)).num_lanes == gpu.MAX_LANES
   assert chosen([100, 60, 40, 50, 30], lanes=5).num_lanes == 5
 
 
 def test_a_large_network_never_waits_for_the_end_of_a_segment():
-  slow = chosen([100, 60, 40], params=network(gpu.SLOW))
+  slow = chosen([100, 60, 40], params=network(gpu.SLOW_NUM_PARAMETERS))
   assert (slow.num_lanes, slow.segment_steps) == (2, 0)
 
 
 def test_a_network_of_large_convolutions_has_one_lane():
-  convolved = network(gpu.SLOW, gpu.CONVOLVED)
+  convolved = network(gpu.SLOW_NUM_PARAMETERS, gpu.LARGE_CONVOLUTIONS)
   large = chosen([100, 60, 40], params=convolved)
   assert (large.num_lanes, large.segment_steps) == (1, 0)
   two = chosen([100, 60, 40], num_devices=2, params=convolved)
@@ -85,12 +99,14 @@ def test_a_network_of_large_convolutions_has_one_lane():
 @pytest.mark.parametrize('num_steps', [[1], [41], [240], [33] * 4, [200, 3, 100, 77]])
 @pytest.mark.parametrize('lanes', [1, None])
 def test_segments_are_few_and_fill_up_little(num_steps, lanes):
-  planner = chosen(num_steps, lanes=lanes)
-  plan, each = planner.plan(0), planner.segment_steps
-  steps = int(plan.bounds[0, plan.num_segments[0]])
-  assert plan.num_segments[0] * each == steps
-  best = max(max(num_steps), sum(num_steps) / planner.num_lanes)
-  assert steps <= 1.1 * best + gpu._BOUNDARY * len(num_steps)
+  layout = chosen(num_steps, lanes=lanes)
+  sizes = world.BATCH_SIZE * np.array(num_steps)
+  schedule = planner_with(sizes, layout=layout).plan(0).schedule
+  num_segments = schedule.num_segments[0]
+  steps = int(schedule.segment_bounds[0, num_segments])
+  assert num_segments * layout.segment_steps == steps
+  best = max(max(num_steps), sum(num_steps) / layout.num_lanes)
+  assert steps <= 1.1 * best + gpu._SEGMENT_COST * len(num_steps)
 
 
 # --- memory ---------------------------------------------------------------------------
@@ -118,15 +134,15 @@ def made(name, form):
 @pytest.mark.parametrize('program', COMPILED, ids=str)
 def test_the_estimate_of_memory_is_above_what_compiled_programs_take(program):
   name, form, algorithm, lanes = program
-  taken = gpu.memory_taken(made(name, form), world.make(algorithm), CIFAR, 64)
-  ratio = taken.by(lanes) / 2**20 / COMPILED[program]
+  taken = gpu.training_memory(made(name, form), world.make(algorithm), CIFAR, 64)
+  ratio = taken.of_lanes(lanes) / 2**20 / COMPILED[program]
   assert 1 < ratio < 2.5
 
 
 def test_memory_of_one_lane_by_hand():
   network = world.network()
   size = tree.num_bytes(network.shapes)
-  one = gpu.memory_taken(network, world.make('fedavg'), (8, 8, 1), 16).by(1)
+  one = gpu.training_memory(network, world.make('fedavg'), (8, 8, 1), 16).of_lanes(1)
   # The lane holds a model, a gradient, two arrays of the optimizer, and the images of
   # 16 steps: 16 of 256 bytes in each step.
   left_behind = one - 4 * size - 16 * 16 * 256
@@ -134,7 +150,7 @@ def test_memory_of_one_lane_by_hand():
   inputs = 4 * 16 * (64 + 16 + 16 + 8)
   assert inputs <= left_behind <= 2 * inputs
   # With MOON the client keeps a model, and two frozen networks see the images ahead.
-  moon = gpu.memory_taken(network, world.make('moon'), (8, 8, 1), 16).by(1)
+  moon = gpu.training_memory(network, world.make('moon'), (8, 8, 1), 16).of_lanes(1)
   assert moon - one == pytest.approx(2 * size + 16 * left_behind, rel=0.01)
 
 
@@ -151,12 +167,15 @@ def test_lanes_are_bounded_by_memory_and_one_is_always_there():
 def test_a_device_has_free_what_neither_images_nor_memories_take(
   tier, kept, monkeypatch
 ):
-  images, memory = np.zeros((1000, 8, 8, 1), np.uint8), Tier(tier, 1000)
+  images, memory = (
+    np.zeros((1000, 8, 8, 1), np.uint8),
+    ClientMemory(tier == 'device', 1000),
+  )
 
   def free(told):
     card = types.SimpleNamespace(memory_stats=lambda: told)
     monkeypatch.setattr(jax, 'local_devices', lambda: [card])
-    return gpu.memory_free(images, world.planner(), memory)
+    return gpu.free_bytes(images, memory, num_clients=4, cohort_size=3)
 
   # Memory is taken by the images, and by the memories of 4 clients, or of a cohort of 3
   # as they arrive and leave, and of the cohort before and after the round.

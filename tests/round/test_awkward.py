@@ -34,7 +34,14 @@ def both(algorithm, sizes, labels, num_lanes=2, num_devices=1):
     images = np.asarray(images)[: len(labels)]
     examples = data.examples._replace(images=images, labels=labels)
     rows, offsets = np.arange(len(labels), dtype=np.int32), offsets.astype(np.int32)
-    return jax.device_put(device.TrainSplit(examples, rows, offsets, places=rows))
+    split = device.TrainSplit(
+      examples=examples,
+      rows_by_owner=rows,
+      offsets=offsets,
+      places=rows,
+      holds_cohort_only=False,
+    )
+    return jax.device_put(split)
 
   run = {'plans': plans}
   history = world.run(algorithm, NUM_ROUNDS, data_of=owned, **run)

@@ -44,7 +44,7 @@ def draw(round_index, client, step):
 def reference_run(algorithm, num_rounds, *, model='mlp', plans=None, **changes):
   """The reference on the planner's batches; a client without batches does not train."""
   plans = plans or world.planner()
-  sizes = dict(enumerate(plans.sizes.tolist()))
+  sizes = dict(enumerate(plans.training.data.sizes.tolist()))
   options = (world.OPTIONS | world.ROBUST)[algorithm] | world.OPTIMIZER
   options = {'mu': 0.0, 'tau': 1.0, 'uniform': draw} | options
   cohorts = [plans.plan(index).clients for index in range(num_rounds)]
@@ -324,14 +324,20 @@ def test_the_weights_follow_the_share_that_strayed_a_round_before():
 
 def test_filler_content_reaches_nothing():
   plan = world.planner().plan(0)
-  real = np.arange(world.BATCH_SIZE) < plan.num_real[..., None]
-  filler = ~(real & plan.step_real[..., None])
-  other = plan._replace(rows=np.where(filler, 7, plan.rows).astype(np.int32))
-  assert (other.rows != plan.rows).any()
+  device_plan = plan.for_device()
+  rows, num_real = plan.schedule.example_rows, plan.schedule.num_real
+  is_real = np.arange(world.BATCH_SIZE) < num_real[..., None]
+  is_filler = ~(is_real & plan.step_real[..., None])
+  other_rows = np.where(is_filler, 7, rows).astype(np.int32)
+  assert (other_rows != rows).any()
+  other_schedule = plan.schedule._replace(example_rows=other_rows)
+  other_plan = device_plan._replace(schedule=other_schedule)
   run_round = world.compiled_round('moon', *world.DEFAULTS)
   given = world.scalars(world.make('moon')), world.train_split()
-  both = plan.for_device(), other.for_device()
-  ends = [run_round(world.first_state('moon'), one, *given) for one in both]
+  ends = [
+    run_round(world.first_state('moon'), each, *given)
+    for each in (device_plan, other_plan)
+  ]
   assert world.largest_difference(*ends) < 1e-6
 
 
@@ -363,14 +369,15 @@ def test_every_step_sees_its_batch_augmented():
     images = augment(key, split.images, rows)
     return device.normalise(images, split.mean, split.std)
 
-  images = np.concatenate([augmented(step, plan.rows[step, 0]) for step in range(2)])
+  rows = plan.schedule.example_rows
+  images = np.concatenate([augmented(step, rows[step, 0]) for step in range(2)])
   batches = [np.arange(16), np.arange(16, 32)]
   (expected,) = reference.run(
     algorithm='fedavg',
     network=reference.mlp,
     params=world.variables()['params'],
     images=images,
-    labels=labels[plan.rows[:2, 0].ravel()],
+    labels=labels[rows[:2, 0].ravel()],
     rounds=[{1: batches}],
     num_clients=4,
     sizes=dict(enumerate(world.SIZES)),

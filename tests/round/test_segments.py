@@ -1,7 +1,5 @@
 """Segments of a known length, which GPUs train, against those of any length."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
@@ -16,18 +14,28 @@ STEPS = 16
 
 def planner(num_lanes=2, num_devices=1, segment_steps=STEPS):
   """Clients of 9, 9, 27 and 18 steps; three of them in a round."""
-  plans = world.planner(num_lanes, num_devices=num_devices)
-  return dataclasses.replace(plans, local_epochs=9, segment_steps=segment_steps)
-
-
-def assert_same(algorithm, plans, tolerance=TOLERANCE, **options):
-  """Both kinds of segments give the same states and metrics, up to a tolerance."""
-  any_length = dataclasses.replace(plans, segment_steps=0)
-  known, other = (
-    jax.tree.leaves(world.run(algorithm, 3, plans=p, **options))
-    for p in (plans, any_length)
+  return world.planner(
+    num_lanes, num_devices=num_devices, local_epochs=9, segment_steps=segment_steps
   )
-  for x, y in zip(known, other, strict=True):
+
+
+def assert_same(
+  algorithm,
+  *,
+  num_lanes=2,
+  num_devices=1,
+  segment_steps=STEPS,
+  tolerance=TOLERANCE,
+  **options,
+):
+  """Both kinds of segments give the same states and metrics, up to a tolerance."""
+  known_length, any_length = (
+    jax.tree.leaves(
+      world.run(algorithm, 3, plans=planner(num_lanes, num_devices, steps), **options)
+    )
+    for steps in (segment_steps, 0)
+  )
+  for x, y in zip(known_length, any_length, strict=True):
     np.testing.assert_allclose(np.float64(x), np.float64(y), tolerance, tolerance)
 
 
@@ -50,7 +58,7 @@ def assert_same(algorithm, plans, tolerance=TOLERANCE, **options):
   ),
 )
 def test_a_known_length_changes_no_result(algorithm, options):
-  assert_same(algorithm, planner(), **{'represent_once': False} | options)
+  assert_same(algorithm, **{'represent_once': False, **options})
 
 
 @pytest.mark.slow
@@ -61,16 +69,23 @@ def test_a_known_length_changes_no_result(algorithm, options):
 def test_lanes_devices_and_the_length_change_no_result(
   num_lanes, num_devices, segment_steps
 ):
-  plans = planner(num_lanes, num_devices, segment_steps)
-  assert_same('moon', plans, represent_once=False)
+  assert_same(
+    'moon',
+    num_lanes=num_lanes,
+    num_devices=num_devices,
+    segment_steps=segment_steps,
+    represent_once=False,
+  )
 
 
 def test_the_compiler_knows_how_long_a_segment_is():
   def conditions(plans):
     """The numbers of loops whose length only the device knows, and of other loops."""
     chosen, state = world.make('moon'), world.first_state('moon')
-    which = 'moon', 'mlp', False, 1, 'none', 'sgd', plans.segment_steps
-    run_round = world.compiled_round(*which)
+    segment_steps = plans.training.layout.segment_steps
+    run_round = world.compiled_round(
+      'moon', 'mlp', False, 1, 'none', 'sgd', segment_steps
+    )
     given = plans.plan(0).for_device(), world.scalars(chosen), world.train_split()
     jaxpr = jax.make_jaxpr(run_round)(state, *given)
     return str(jaxpr).count(' while['), str(jaxpr).count(' scan[')

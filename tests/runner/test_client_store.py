@@ -16,7 +16,7 @@ from moon_jax import config as config_lib
 from moon_jax.building import experiment
 from moon_jax.core import files
 from moon_jax.core.errors import NoCheckpointError, RunError
-from moon_jax.platform import tiers
+from moon_jax.platform import client_memory
 from moon_jax.predict import inference
 from moon_jax.runner import checkpoint, client_store, evaluation, saved_state
 from moon_jax.runner.client_store import ClientStore, read_index
@@ -153,9 +153,8 @@ def test_a_flipped_bit_is_found_and_the_older_checkpoint_taken(
   folder = workdir / 'checkpoints'
   newest, older = (read_index(folder / step / 'clients.npz') for step in '64')
   alone = set(newest.places) - set(older.places)
-  flip(
-    folder / 'clients.bin', max(alone) * built_of().placement.memory_tier.bytes_each + 5
-  )
+  bytes_per_client = built_of().placement.client_memory.bytes_per_client
+  flip(folder / 'clients.bin', max(alone) * bytes_per_client + 5)
   (workdir / 'summary.json').unlink()
   run(workdir, tier)
   told = capsys.readouterr().out
@@ -172,7 +171,7 @@ def test_a_model_is_loaded_from_the_newest_checkpoint_that_has_its_memory(copied
   assert place not in older.places
   flip(
     folder / 'clients.bin',
-    place * built_of(algorithm='solo').placement.memory_tier.bytes_each,
+    place * built_of(algorithm='solo').placement.client_memory.bytes_per_client,
   )
   found = [moon_jax.load(folder.parent, client=one).round for one in range(10)]
   assert found == [4 if one == client else 6 for one in range(10)]
@@ -349,12 +348,13 @@ def test_auto_leaves_the_device_where_a_save_would_hurt(
   algorithm = built_of().algorithm._replace(init_client=lambda variables: memory)
 
   def choose(told):
-    changes = {'num_clients': num_clients, 'execution.client_store': told}
-    changed = config_lib.changed(config_lib.defaults(), changes)
-    return tiers.choose(changed, algorithm, {}, cohort_size)
+    return client_memory.choose(
+      algorithm, {}, requested=told, num_clients=num_clients, cohort_size=cohort_size
+    )
 
-  assert choose('auto') == (tier, each)
-  assert all(choose(told).name == told for told in TIERS if each)
+  assert choose('auto') == (tier == 'device', each)
+  assert choose('device').on_device
+  assert not choose('disk').on_device or not each
 
 
 def test_consensus_distance_by_hand(monkeypatch):

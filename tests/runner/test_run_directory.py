@@ -12,7 +12,7 @@ from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.types import ClientMetrics
-from moon_jax.planning.planner import Plan
+from moon_jax.planning.plan import Cohort, LaneSchedule, RoundPlan
 from moon_jax.round.evaluation import Score
 from moon_jax.runner import clock as clock_lib
 from moon_jax.runner import loop, provenance, run_directory
@@ -22,17 +22,25 @@ from tests.processes import contents
 from tests.refusals import refused
 
 # Clients 2 and 5 train in two lanes; client 5's has filler in the second of two steps.
-PLAN = Plan(
-  clients=np.array([2, 5], np.int32),
-  weights=np.array([3.0, 1.0], np.float32),
+PLAN = RoundPlan(
+  cohort=Cohort(
+    clients=np.array([2, 5], np.int32),
+    weights=np.array([3.0, 1.0], np.float32),
+    client_facts={},
+  ),
+  schedule=LaneSchedule(
+    example_rows=np.zeros((3, 2, 4), np.int32),
+    num_real=np.ones((3, 2), np.int32),
+    entering=np.array([[0, 1], [-1, -1]], np.int32),
+    leaving=np.array([[-1, 1], [0, -1]], np.int32),
+    segment_bounds=np.array([[0, 1, 2]], np.int32),
+    num_segments=np.array([2], np.int32),
+  ),
+  second_schedule=None,
   mixing=None,
-  rows=np.zeros((3, 2, 4), np.int32),
-  num_real=np.ones((3, 2), np.int32),
+  attack_seeds=None,
   step_real=np.array([[True, True], [True, False], [False, False]]),
-  load=np.array([[0, 1], [-1, -1]], np.int32),
-  store=np.array([[-1, 1], [0, -1]], np.int32),
-  bounds=np.array([[0, 1, 2]], np.int32),
-  num_segments=np.array([2], np.int32),
+  stragglers=None,
 )
 IMAGES = {'shape': [8, 8, 1], 'mean': [0.5], 'std': [0.25]}
 

@@ -105,13 +105,13 @@ def test_a_round_has_the_examples_of_its_cohort_alone(built):
   sizes = built.data.partition.sizes
   assert sizes.tolist() == [7, 3, 12, 30]
   plan = built.planner.plan(1)
-  given = programs.train_split(built, plan)
+  given = programs.train_split(built, plan.for_device())
   # The largest cohort of two owns 30 + 12.
   images = given.examples.images
   assert images.shape == built.data.train.examples.images.shape == (42, 8, 8, 1)
   ends = np.cumsum(sizes[plan.clients])
   assert np.asarray(given.offsets).tolist() == [0, *ends]
-  assert plan.rows[plan.step_real].max() == ends[-1] - 1
+  assert plan.schedule.example_rows[plan.step_real].max() == ends[-1] - 1
   stored = built.data.stream.data.stored
   for slot, (images, labels) in enumerate(stored.read(stored.records[plan.clients])):
     mine = slice(*np.asarray(given.offsets)[slot : slot + 2])
@@ -130,15 +130,17 @@ def test_a_round_tells_each_client_of_its_data(place, sources):
     for changes in (changed, CHANGES | {'algorithm': 'fedlc'})
   )
   plan = of_classes.planner.plan(1)
-  labels = np.asarray(programs.train_split(of_classes, plan).examples.labels)
-  owned = of_classes.planner.rows(plan.clients)
-  counts = plan.known['class_counts']
+  labels = np.asarray(
+    programs.train_split(of_classes, plan.for_device()).examples.labels
+  )
+  owned = of_classes.planner.training.data.rows_of(plan.clients)
+  counts = plan.cohort.client_facts['class_counts']
   assert counts.dtype == np.float32
   for mine, rows in zip(counts, owned, strict=True):
     assert mine.tolist() == np.bincount(labels[rows], minlength=len(mine)).tolist()
   assert len({tuple(mine) for mine in counts}) > 1
   sizes = of_size.data.partition.sizes
-  found = of_size.planner.plan(1).known
+  found = of_size.planner.plan(1).cohort.client_facts
   assert found.keys() == {'relative_size'}
   wanted = sizes[plan.clients] * len(sizes) / sizes.sum()
   np.testing.assert_allclose(found['relative_size'], wanted, rtol=1e-6)
@@ -195,7 +197,7 @@ ALL_EXAMPLES = (
   [
     (
       {'attack.name': 'label_flip', 'attack.fraction': 0.5},
-      '--config.attack.name=label_flip needs data in memory.',
+      "--config.attack.name='label_flip' needs data in memory.",
     ),
     ({'data.local_test': 0.2}, r'local_test=0\.2 is not for data that stay on disk: '),
     ({'partition.name': 'iid'}, ALL_EXAMPLES),

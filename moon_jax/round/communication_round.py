@@ -1,0 +1,152 @@
+"""One communication round: gather, mix, train, aggregate, scatter. Pure."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from moon_jax.algorithms.base import Algorithm
+from moon_jax.core import tree
+from moon_jax.core.errors import UsageError
+from moon_jax.core.keys import Purpose, seed_for
+from moon_jax.core.types import ClientMetrics, PyTree, Scalars, Server, State, Uploads
+from moon_jax.data.device import TrainSplit
+from moon_jax.planning.plan import DevicePlan
+from moon_jax.round import aggregation
+from moon_jax.round.client_training import Finished, Work
+
+Round = Callable[[State, DevicePlan, Scalars, TrainSplit], tuple[State, ClientMetrics]]
+
+
+def make_round(
+  algorithm: Algorithm,
+  train: Callable[[Work], Finished],
+  num_clients: int,
+  train_second: Callable[[Work], Finished] | None = None,
+) -> Round:
+  """Builds (state, plan, scalars, training split) -> (state, metrics [K]).
+
+  Args:
+    algorithm: its pure functions.
+    train: trains a cohort; see `lanes.cohort_training`.
+    num_clients: N.
+    train_second: trains the cohort by `algorithm.second`, if there is one.
+  """
+
+  def run_round(state, plan, scalars, data):
+    scalars, computed = with_computed_scalars(scalars, state.server.memory)
+    held = _held_memories(state, plan, num_clients)
+    memories = held.of_cohort()
+    if algorithm.share:
+      memories = mix(memories, plan.mixing)
+    work = Work(
+      received=algorithm.broadcast(state.server),
+      round=state.round,
+      scalars=scalars,
+      memories=() if train_second else memories,
+      cohort=plan.cohort,
+      schedule=plan.schedule,
+      data=data,
+    )
+    finished = train(work)
+    server = aggregate(state.server, finished, plan, scalars.algorithm)
+    if train_second:
+      work = work._replace(memories=memories, schedule=plan.second_schedule)
+      finished = and_second_training(finished, work)
+    clients = held.updated(finished.memory, finished.metrics.finite)
+    metrics = finished.metrics._replace(
+      computed=computed, server_finite=tree.all_finite(server)
+    )
+    return State(server, clients, state.round + 1), metrics
+
+  def with_computed_scalars(scalars, server_memory):
+    """The scalars, with those that the algorithm computes; and the latter alone."""
+    numbers = dict(algorithm.scalars(scalars.algorithm, server_memory))
+    wanted = {
+      name: jnp.zeros((), jnp.result_type(number)) for name, number in numbers.items()
+    }
+    numbers = tree.checked(numbers, wanted, 'scalars')
+    computed = {
+      name: number for name, number in numbers.items() if name not in scalars.algorithm
+    }
+    return scalars._replace(algorithm=numbers), computed
+
+  def mix(memories, mixing):
+    averages = tree.mix(jax.vmap(algorithm.share)(memories), mixing)
+    return jax.vmap(algorithm.mixed)(memories, averages)
+
+  def aggregate(before, finished, plan, scalars):
+    finite, weights = finished.metrics.finite, plan.cohort.weights
+    if algorithm.needs_all_uploads:
+      sent = Uploads(finished.upload, weights, finite, plan.attack_seeds)
+    else:
+      sent = aggregation.mean_of_finite(finished.upload, finite, weights)
+    participation = jnp.sum(finite, dtype=jnp.float32) / num_clients
+    server = algorithm.aggregate(before, sent, participation, scalars)
+    if not isinstance(server, Server):
+      raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
+    return tree.checked(server, before, 'aggregate')
+
+  def and_second_training(first, work):
+    """What the clients leave behind after both trainings."""
+    scalars = work.scalars._replace(
+      optimizer=algorithm.second.optimizer(
+        work.scalars.algorithm, work.scalars.optimizer
+      ),
+      seed=seed_for(work.scalars.seed, Purpose.SECOND),
+    )
+    second = train_second(work._replace(scalars=scalars))
+    num_seen = jnp.maximum(second.metrics.num_seen, 1.0)
+    personal_loss = second.metrics.sums['train_loss'] / num_seen
+    metrics = first.metrics._replace(
+      reports=first.metrics.reports | {'personal_loss': personal_loss},
+      finite=first.metrics.finite & second.metrics.finite,
+    )
+    return Finished(first.upload, second.memory, metrics)
+
+  return run_round
+
+
+class _HeldMemories(NamedTuple):
+  """The memories of clients that the device holds before a round.
+
+  Attributes:
+    table: leaves [N, ...], or [K, ...] if it holds only the cohort.
+    clients: [K] int32 ids of the cohort.
+    holds_cohort_only: whether the table has a row for each slot of the cohort, and not
+      for each client.
+  """
+
+  table: PyTree
+  clients: jax.Array
+  holds_cohort_only: bool
+
+  def of_cohort(self) -> PyTree:
+    """Leaves [K, ...], by slot."""
+    if self.holds_cohort_only:
+      return self.table
+    return tree.gather(self.table, self.clients)
+
+  def updated(self, memories: PyTree, finite: jax.Array) -> PyTree:
+    """The table after the round; a client that is not finite keeps what it had.
+
+    Args:
+      memories: leaves [K, ...], new memories.
+      finite: [K] bool.
+    """
+    if self.holds_cohort_only:
+      return tree.where(finite, memories, self.table)
+    return tree.scatter(self.table, jnp.where(finite, self.clients, -1), memories)
+
+
+def _held_memories(state: State, plan: DevicePlan, num_clients: int) -> _HeldMemories:
+  """The memories of all clients, or those that a client store brings for the cohort."""
+  clients = plan.cohort.clients
+  if plan.arrivals is None:
+    everyone_takes_part = len(clients) == num_clients
+    return _HeldMemories(state.clients, clients, holds_cohort_only=everyone_takes_part)
+  slot_before = plan.arrivals.staying
+  stayed = tree.gather(state.clients, jnp.maximum(slot_before, 0))
+  table = tree.where(slot_before >= 0, stayed, plan.arrivals.memories)
+  return _HeldMemories(table, clients, holds_cohort_only=True)
