@@ -1,21 +1,20 @@
-"""Keeps compiled programs for later starts: JAX's persistent cache, which never fails.
+"""Keeps compiled programs for later starts, in JAX's persistent cache.
 
-JAX locks the folder while it reads or writes it, and its zlib finds a damaged entry.
-But JAX never replaces an entry, and warns of a torn one at every start. So entries torn
-by a kill or a full disk are removed first, and unreadable ones at the end.
+No state of the cache ends a run. JAX raises whatever goes wrong with it, a damaged
+entry, a full disk, a lock that is not free; then the programs are compiled without it.
 """
 
 import contextlib
+import os
 import pathlib
-import re
-import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
-import filelock
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from moon_jax.core import cache
+from moon_jax.core.errors import RunError
 from moon_jax.core.paths import expand
 from moon_jax.models import fused_cpu
 
@@ -24,9 +23,10 @@ _SETTINGS = {
   'jax_compilation_cache_max_size': 2**28,
   'jax_persistent_cache_min_compile_time_secs': 0.0,
   'jax_persistent_cache_enable_xla_caches': 'none',  # the folder holds only entries
+  'jax_raise_persistent_cache_errors': True,
 }
-_TROUBLE = "Error (reading|writing) persistent compilation cache entry for '(.*?)'"
-_LOCK_SECONDS = 10.0  # JAX waits for its lock as long as this
+
+Programs = TypeVar('Programs')
 
 
 def keep_kernels(choice: str) -> None:
@@ -34,35 +34,34 @@ def keep_kernels(choice: str) -> None:
   fused_cpu.keep_in(_folder(choice))
 
 
-@contextlib.contextmanager
-def using(choice: str) -> Iterator[None]:
-  """Inside, compiled programs are read from the folder and added to it.
+def compiled(choice: str, compile_programs: Callable[[], Programs]) -> Programs:
+  """Compiles programs; those of an earlier start are read from the cache.
 
-  A program that cannot be kept or read, for whatever reason, is compiled; a line says
-  why.
+  If the cache fails, for whatever reason, the programs are compiled without it, and a
+  line says why.
 
   Args:
     choice: 'auto', 'off', or a folder. 'auto' is the user's cache folder, unless JAX
       has a cache of its own, such as from JAX_COMPILATION_CACHE_DIR.
+    compile_programs: compiles and returns the programs. It may be called twice.
   """
-  folder = _folder(choice)
-  if choice == AUTO and jax.config.jax_compilation_cache_dir:
-    folder = None
-  folder = folder and cache.room(folder, 'programs')
-  if not folder or not _mended(folder):
-    yield
-    return
-  with _enabled(folder), warnings.catch_warnings(record=True) as caught:
-    warnings.filterwarnings('always', _TROUBLE)
-    yield
-  troubles = [found for w in caught if (found := re.match(_TROUBLE, str(w.message)))]
-  for warning in caught:
-    if not re.match(_TROUBLE, str(warning.message)):
-      place = warning.filename, warning.lineno
-      warnings.warn_explicit(warning.message, warning.category, *place)
-  if troubles:
-    cache.warn_once(f'compile cache {folder}: {troubles[0].string}')
-    _mended(folder, {found[2] for found in troubles if found[1] == 'reading'})
+  folder = _programs_folder(choice)
+  if folder is None:
+    return compile_programs()
+  try:
+    with _enabled(folder):
+      return compile_programs()
+  except RunError:  # of the user's own parts
+    raise
+  except Exception as error:  # each part of JAX's cache has its own
+    failure = error
+  programs = compile_programs()  # raises again what is not the cache's fault
+  reason = str(failure).partition('\n')[0]
+  cache.warn_once(f'compile cache {folder}: {type(failure).__name__}: {reason}')
+  # JAX never replaces an entry: a damaged one would fail at every start.
+  if not isinstance(failure, TimeoutError):  # of the lock, which another start holds
+    _empty(folder)
+  return programs
 
 
 def _folder(choice: str) -> pathlib.Path | None:
@@ -73,43 +72,38 @@ def _folder(choice: str) -> pathlib.Path | None:
   return expand(choice).absolute()
 
 
-def _mended(folder: pathlib.Path, unreadable: Collection[str] = ()) -> bool:
-  """Removes bad entries; returns whether the folder can be used.
+def _programs_folder(choice: str) -> pathlib.Path | None:
+  """The folder of the compiled programs; None if they are not to be kept there."""
+  if choice == AUTO and jax.config.jax_compilation_cache_dir:
+    return None
+  folder = _folder(choice)
+  programs_folder = folder and cache.room(folder, 'programs')
+  if programs_folder and not os.access(programs_folder, os.W_OK):
+    cache.warn_once(f'nothing is kept in {programs_folder}: it cannot be written')
+    return None
+  return programs_folder
 
-  JAX writes an entry, and then the time of its use: an entry without that time is torn.
 
-  Args:
-    folder: the folder of JAX's cache.
-    unreadable: names of programs whose entries are bad.
-  """
-  try:
-    with filelock.FileLock(folder / '.lockfile', timeout=_LOCK_SECONDS):  # JAX's own
-      for entry in folder.glob('*-cache'):
-        used = entry.with_name(entry.name.removesuffix('-cache') + '-atime')
-        name = entry.name.rpartition('-')[0].rpartition('-')[0]
-        if name in unreadable or not used.exists():
-          entry.unlink(missing_ok=True)
-          used.unlink(missing_ok=True)
-  except (OSError, NotImplementedError) as error:  # NotImplementedError: no locks
-    reason = getattr(error, 'strerror', None) or error
-    cache.warn_once(f'nothing is kept in {folder}: {reason}')
-    return False
-  return True
+def _empty(folder: pathlib.Path) -> None:
+  """Removes all entries; the lock of another process stays."""
+  for entry in folder.glob('[!.]*'):
+    with contextlib.suppress(OSError):
+      entry.unlink()
 
 
 @contextlib.contextmanager
 def _enabled(folder: pathlib.Path) -> Iterator[None]:
   """Inside, JAX uses the folder."""
   settings = _SETTINGS | {'jax_compilation_cache_dir': str(folder)}
-  before = {name: getattr(jax.config, name) for name in settings}
+  settings_before = {name: getattr(jax.config, name) for name in settings}
   _set(settings)
   try:
     yield
   finally:
-    _set(before)
+    _set(settings_before)
 
 
 def _set(settings: dict[str, object]) -> None:
-  for name, value in settings.items():
-    jax.config.update(name, value)
+  for name, setting in settings.items():
+    jax.config.update(name, setting)
   compilation_cache.reset_cache()

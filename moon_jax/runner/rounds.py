@@ -187,10 +187,9 @@ class Rounds:
     first_packed = self._pack(self.left.start)
     self._first_packed = futures.Future()
     self._first_packed.set_result(first_packed)
-    with compile_cache.using(config.execution.compile_cache):
-      print_text('compiling one round and one test ... ', end='')
-      begin = time.perf_counter()
-      self._programs = programs.compile_programs(
+
+    def compile_programs():
+      compiled = programs.compile_programs(
         experiment, state, first_packed.inputs, donate=not self._keep_states
       )
       test_own_models = None
@@ -199,11 +198,18 @@ class Rounds:
       test_fine_tuned = None
       if used_value(config, 'fine_tune_epochs'):
         test_fine_tuned = fine_tuning.compiled(experiment, state)
-      self._host_test_programs = evaluation.HostTestPrograms(
-        self._programs.evaluate, test_own_models, test_fine_tuned
+      host_test_programs = evaluation.HostTestPrograms(
+        compiled.evaluate, test_own_models, test_fine_tuned
       )
-      self._compile_seconds = time.perf_counter() - begin
-      print_text(f'{self._compile_seconds:.1f} s')
+      return compiled, host_test_programs
+
+    print_text('compiling one round and one test ... ', end='')
+    begin = time.perf_counter()
+    self._programs, self._host_test_programs = compile_cache.compiled(
+      config.execution.compile_cache, compile_programs
+    )
+    self._compile_seconds = time.perf_counter() - begin
+    print_text(f'{self._compile_seconds:.1f} s')
 
   def buffers(self) -> dict[str, int]:
     """Name -> bytes of what is large in the device's memory."""
