@@ -25,7 +25,7 @@ from moon_jax.building.network import (
   make_network,
   with_initial_weights,
 )
-from moon_jax.building.scheduling import make_schedule
+from moon_jax.building.scheduling import ScheduleOptions, make_schedule
 from moon_jax.building.testing import (
   TestOptions,
   Tests,
@@ -127,7 +127,7 @@ def build(
   class_counts = count_classes(dataset, held_out.training)
 
   schedule = make_schedule(
-    config,
+    ScheduleOptions(config),
     data=dataset,
     split=held_out.training,
     class_counts=class_counts,

@@ -28,6 +28,61 @@ from moon_jax.platform import client_memory, devices, gpu, hosts
 from moon_jax.platform.client_memory import ClientMemory
 
 
+class ScheduleOptions:
+  """What a configuration says about who trains, where, when and for how long.
+
+  Attributes:
+    seed: the run's seed.
+    num_rounds: number of rounds.
+    num_clients: N.
+    participation: fraction of the clients that are drawn in a round.
+    availability: decides which clients can be drawn; a part of the catalog.
+    availability_options: its knobs.
+    straggler_fraction: fraction of the drawn clients that are stragglers.
+    stragglers_send_partial_work: whether stragglers send what they have.
+    attack: name of the attack in the catalog.
+    attack_fraction: fraction of the clients that attack; None without an attack.
+    local_epochs: passes of a client over its data in a round.
+    local_epochs_min: fewest passes, if they are drawn; 0: no draw.
+    batch_size: examples of a batch.
+    drop_last: whether a batch that is not full is left out.
+    uniform_weights: whether all clients weigh alike in the average.
+    topology: the graph of neighbours; a part of the catalog.
+    topology_options: its knobs.
+    algorithm: the algorithm; a part of the catalog.
+    lanes: number of lanes, or 'auto'.
+    devices: number of devices, or 'auto'.
+    client_store: where the clients' memories are: 'device', 'disk' or 'auto'.
+  """
+
+  def __init__(self, config: Config):
+    flat = flatten(config)
+    has_attackers = catalog.used('attack.fraction', flat)
+    availability = used_value(config, 'availability.name')
+    self.seed = config.seed
+    self.num_rounds = config.num_rounds
+    self.num_clients = config.num_clients
+    self.participation = config.participation
+    self.availability = catalog.part('availability', availability)
+    self.availability_options = catalog.options('availability', flat)
+    self.straggler_fraction = used_value(config, 'stragglers.fraction')
+    send = used_value(config, 'stragglers.send')
+    self.stragglers_send_partial_work = send == 'partial'
+    self.attack = config.attack.name
+    self.attack_fraction = config.attack.fraction if has_attackers else None
+    self.local_epochs = config.local_epochs
+    self.local_epochs_min = used_value(config, 'local_epochs_min')
+    self.batch_size = config.batch_size
+    self.drop_last = config.drop_last
+    self.uniform_weights = used_value(config, 'client_weight') == 'uniform'
+    self.topology = catalog.chosen('topology', flat)
+    self.topology_options = catalog.options('topology', flat)
+    self.algorithm = catalog.part('algorithm', config.algorithm)
+    self.lanes = config.execution.lanes
+    self.devices = config.execution.devices
+    self.client_store = config.execution.client_store
+
+
 class Schedule(NamedTuple):
   """What decides where and when each client trains.
 
@@ -47,7 +102,7 @@ class Schedule(NamedTuple):
 
 
 def make_schedule(
-  config: Config,
+  options: ScheduleOptions,
   *,
   data: Dataset,
   split: partition.Partition,
@@ -60,7 +115,7 @@ def make_schedule(
   """Makes the planner of a run, and what it depends on.
 
   Args:
-    config: the configuration of the run.
+    options: what the configuration says.
     data: the data set.
     split: the owner of each training example, without the clients' own tests.
     class_counts: [N, Y] training examples of each client and class.
@@ -69,60 +124,49 @@ def make_schedule(
     backend: kind of device, as JAX names it.
     min_steps: lower bound of the steps that a round has room for.
   """
-  work = local_work(config, split.sizes)
-  participation = participation_of(config, split.sizes)
+  work = local_work(options, split.sizes)
+  participation = who_takes_part(options, split.sizes)
   cohort_size = participation.cohort_size
-  layout = lane_layout(
-    config.execution.lanes,
-    cohort_size=cohort_size,
-    backend=backend,
-    num_devices=devices.available(config.execution.devices),
-  )
-  if layout.num_devices < hosts.count():
-    raise UsageError(
-      f'{hosts.count()} processes need a lane each, and the run has '
-      f'{layout.num_lanes}: start fewer, or raise {flag("execution.lanes")} (at most '
-      f'{cohort_size}, clients of a round).'
-    )
+  layout = requested_layout(options, cohort_size, backend)
   memory = client_memory.choose(
     algorithm,
     network.shapes,
-    requested=config.execution.client_store,
-    num_clients=config.num_clients,
+    requested=options.client_store,
+    num_clients=options.num_clients,
     cohort_size=cohort_size,
   )
   stream, rows_of, device_images = None, split.rows, data.train_images
   if data.stored:
-    if participation.attackers is not None and config.attack.name == 'label_flip':
+    if participation.attackers is not None and options.attack == 'label_flip':
       raise KnobError('attack.name', 'label_flip', 'needs data in memory.')
     stream = streaming.Stream(data, cohort_size)
     rows_of, device_images = stream.rows, stream.held
-  label_flippers = clients.label_flippers(config.attack.name, participation.attackers)
-  with blamed(catalog.part('algorithm', config.algorithm)):
+  label_flippers = clients.label_flippers(options.attack, participation.attackers)
+  with blamed(options.algorithm):
     client_facts = clients.client_facts(algorithm.needs, class_counts, label_flippers)
 
   planner_with = functools.partial(
     make_planner,
-    seed=config.seed,
+    seed=options.seed,
     participation=participation,
     data=ClientData(sizes=split.sizes, rows_of=rows_of),
     work=work,
     second_work=second_work(algorithm, work),
     min_steps=min_steps,
-    averaging=averaging(config, algorithm),
+    averaging=averaging(options, algorithm),
     client_facts=client_facts,
   )
   if backend != 'cpu':
     layout = gpu.choose_layout(
       layout,
-      may_change_lanes=config.execution.lanes == 'auto',
+      may_change_lanes=options.lanes == 'auto',
       planner_with=planner_with,
       params=network.shapes['params'],
       training_memory=gpu.training_memory(
         network, algorithm, device_images.shape[1:], work.batch_size
       ),
       free_bytes=gpu.free_bytes(
-        device_images, memory, num_clients=config.num_clients, cohort_size=cohort_size
+        device_images, memory, num_clients=options.num_clients, cohort_size=cohort_size
       ),
     )
   mesh = devices.mesh(layout.num_devices)
@@ -163,48 +207,65 @@ def lane_layout(
   )
 
 
-def max_steps(config: Config, sizes: np.ndarray, backend: str) -> int:
+def requested_layout(
+  options: ScheduleOptions, cohort_size: int, backend: str
+) -> LaneLayout:
+  """The lanes that are asked for; see `lane_layout`.
+
+  Raises:
+    UsageError: a process would have no lane.
+  """
+  layout = lane_layout(
+    options.lanes,
+    cohort_size=cohort_size,
+    backend=backend,
+    num_devices=devices.available(options.devices),
+  )
+  if layout.num_devices < hosts.count():
+    raise UsageError(
+      f'{hosts.count()} processes need a lane each, and the run has '
+      f'{layout.num_lanes}: start fewer, or raise {flag("execution.lanes")} (at most '
+      f'{cohort_size}, clients of a round).'
+    )
+  return layout
+
+
+def max_steps(options: ScheduleOptions, sizes: np.ndarray, backend: str) -> int:
   """The largest number of steps that a lane of a run may need.
 
   Args:
-    config: the configuration of the run.
+    options: what the configuration says.
     sizes: [N] training examples of each client.
     backend: kind of device, as JAX names it.
   """
-  work = local_work(config, sizes)
-  cohort_size = participation_of(config, sizes).cohort_size
-  layout = lane_layout(
-    config.execution.lanes,
-    cohort_size=cohort_size,
-    backend=backend,
-    num_devices=devices.available(config.execution.devices),
-  )
+  work = local_work(options, sizes)
+  cohort_size = who_takes_part(options, sizes).cohort_size
+  layout = requested_layout(options, cohort_size, backend)
   return layout.max_steps(layout.whole_segments(work.max_steps(sizes)), cohort_size)
 
 
-def local_work(config: Config, sizes: np.ndarray) -> LocalWork:
+def local_work(options: ScheduleOptions, sizes: np.ndarray) -> LocalWork:
   """How long each client trains in a round; sizes: [N] examples of each client."""
   smallest = int(np.argmin(sizes))
-  if config.drop_last and sizes[smallest] < config.batch_size:
+  if options.drop_last and sizes[smallest] < options.batch_size:
     raise UsageError(
       f'Client {smallest} owns {sizes[smallest]} examples, less than a batch of '
-      f'{flag("batch_size", config.batch_size)}: with {flag("drop_last", True)} it '
+      f'{flag("batch_size", options.batch_size)}: with {flag("drop_last", True)} it '
       'would not train at all. Lower batch_size, or raise '
       f'{flag("partition.min_size")}.'
     )
-  local_epochs_min = used_value(config, 'local_epochs_min')
-  if local_epochs_min > config.local_epochs:
+  if options.local_epochs_min > options.local_epochs:
     raise KnobError(
       'local_epochs_min',
-      local_epochs_min,
-      f'must be at most {flag("local_epochs", config.local_epochs)}.',
+      options.local_epochs_min,
+      f'must be at most {flag("local_epochs", options.local_epochs)}.',
     )
   return LocalWork(
-    local_epochs=config.local_epochs,
-    local_epochs_min=local_epochs_min,
+    local_epochs=options.local_epochs,
+    local_epochs_min=options.local_epochs_min,
     # A batch larger than every client would only add filler.
-    batch_size=min(config.batch_size, int(sizes.max())),
-    drop_last=config.drop_last,
+    batch_size=min(options.batch_size, int(sizes.max())),
+    drop_last=options.drop_last,
   )
 
 
@@ -222,32 +283,31 @@ def second_work(algorithm: Algorithm, first: LocalWork) -> LocalWork | None:
   )
 
 
-def participation_of(config: Config, sizes: np.ndarray) -> Participation:
+def who_takes_part(options: ScheduleOptions, sizes: np.ndarray) -> Participation:
   """Who takes part in the rounds; sizes: [N] examples of each client.
 
   Raises:
     UsageError: a round would have too few clients, or no straggler or attacker although
       the configuration asks for some.
   """
-  num_drawn = cohort_size_of(config.num_clients, config.participation)
-  num_stragglers = _num_stragglers(config, num_drawn)
-  send_partial_work = used_value(config, 'stragglers.send') == 'partial'
-  availability = catalog.part('availability', used_value(config, 'availability.name'))
-  options = catalog.options('availability', flatten(config))
-  available = availability.build(Available, sizes, **options)
-  require_enough(available, num_drawn, config.num_rounds)
+  num_drawn = cohort_size_of(options.num_clients, options.participation)
+  num_stragglers = _num_stragglers(options.straggler_fraction, num_drawn)
+  send_partial_work = options.stragglers_send_partial_work
+  available = options.availability.build(
+    Available, sizes, **options.availability_options
+  )
+  require_enough(available, num_drawn, options.num_rounds)
   return Participation(
-    num_clients=config.num_clients,
+    num_clients=options.num_clients,
     cohort_size=num_drawn if send_partial_work else num_drawn - num_stragglers,
     available=available,
     num_stragglers=num_stragglers,
     stragglers_send_partial_work=send_partial_work and num_stragglers > 0,
-    attackers=_attackers(config),
+    attackers=_attackers(options),
   )
 
 
-def _num_stragglers(config: Config, num_drawn: int) -> int:
-  fraction = used_value(config, 'stragglers.fraction')
+def _num_stragglers(fraction: float, num_drawn: int) -> int:
   num_stragglers = math.floor(fraction * num_drawn + 0.5)
   if num_stragglers and num_stragglers == num_drawn:
     raise KnobError(
@@ -262,31 +322,32 @@ def _num_stragglers(config: Config, num_drawn: int) -> int:
   return num_stragglers
 
 
-def _attackers(config: Config) -> np.ndarray | None:
+def _attackers(options: ScheduleOptions) -> np.ndarray | None:
   """Ids of the clients that attack; None without an attack."""
-  if not catalog.used('attack.fraction', flatten(config)):
+  if options.attack_fraction is None:
     return None
-  fraction = config.attack.fraction
-  attackers = clients.draw_attackers(config.seed, config.num_clients, fraction)
+  fraction, num_clients = options.attack_fraction, options.num_clients
+  attackers = clients.draw_attackers(options.seed, num_clients, fraction)
   if fraction and not len(attackers):
     raise KnobError(
-      'attack.fraction', fraction, f'of {config.num_clients} clients is none: raise it.'
+      'attack.fraction',
+      fraction,
+      f'of {num_clients} clients is none: raise it.',
     )
   return attackers
 
 
-def averaging(config: Config, algorithm: Algorithm) -> Averaging:
+def averaging(options: ScheduleOptions, algorithm: Algorithm) -> Averaging:
   """How the clients' models are averaged: by a server, or among neighbours."""
-  uniform_weights = used_value(config, 'client_weight') == 'uniform'
   if not algorithm.share:
-    return Averaging(uniform_weights=uniform_weights)
+    return Averaging(uniform_weights=options.uniform_weights)
   from moon_jax.algorithms.wrappers import topology  # SciPy's graphs take time to load
 
-  graph = catalog.chosen('topology', flatten(config)).build(
+  graph = options.topology.build(
     object,
-    num_clients=config.num_clients,
-    seed=config.seed,
-    **catalog.options('topology', flatten(config)),
+    num_clients=options.num_clients,
+    seed=options.seed,
+    **options.topology_options,
   )
   mixing = functools.partial(topology.among, topology.metropolis_hastings(graph))
-  return Averaging(uniform_weights=uniform_weights, mixing=mixing)
+  return Averaging(uniform_weights=options.uniform_weights, mixing=mixing)

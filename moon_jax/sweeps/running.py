@@ -164,7 +164,9 @@ def most_steps(
       if options.users_are_clients:
         config = data.with_num_clients(config, divided.num_clients)
       steps = scheduling.max_steps(
-        config, divided.partition.sizes, jax.default_backend()
+        scheduling.ScheduleOptions(config),
+        divided.partition.sizes,
+        jax.default_backend(),
       )
       max_steps = max(max_steps, steps)
   return max_steps

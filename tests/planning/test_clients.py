@@ -5,6 +5,7 @@ import pytest
 
 import moon_jax
 from moon_jax.building import experiment, scheduling
+from moon_jax.building.scheduling import ScheduleOptions
 from moon_jax.config import validate
 from moon_jax.core import keys
 from moon_jax.core.errors import UsageError
@@ -219,7 +220,7 @@ SIZES_OF_TEN = np.full(10, 4)
 
 def participation(**changes):
   config = validate({name.replace('__', '.'): v for name, v in changes.items()})
-  return scheduling.participation_of(config, SIZES_OF_TEN)
+  return scheduling.who_takes_part(ScheduleOptions(config), SIZES_OF_TEN)
 
 
 def test_the_knobs_decide_who_takes_part():
@@ -243,12 +244,16 @@ def test_the_knobs_decide_who_takes_part():
   assert (plain.num_stragglers, plain.attackers) == (0, None)
 
 
+def local_work(**knobs):
+  return scheduling.local_work(ScheduleOptions(validate(knobs)), SIZES_OF_TEN)
+
+
 def test_the_knobs_decide_how_long_clients_train():
   knobs = {'algorithm': 'fedavg', 'local_epochs': 3, 'local_epochs_min': 2}
-  work = scheduling.local_work(validate(knobs), SIZES_OF_TEN)
+  work = local_work(**knobs)
   assert (work.local_epochs, work.local_epochs_min) == (3, 2)
   with pytest.raises(UsageError, match=r'local_epochs_min=4 must .*local_epochs=3\.$'):
-    scheduling.local_work(validate(knobs | {'local_epochs_min': 4}), SIZES_OF_TEN)
+    local_work(**knobs | {'local_epochs_min': 4})
 
 
 def test_stragglers_and_attackers_that_would_be_all_or_none_are_refused():
