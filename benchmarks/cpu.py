@@ -137,7 +137,7 @@ def _utilisation():
   labels = np.repeat(np.arange(10), 5000)
   split = partition.make(
     'dirichlet', labels, seed=0, num_clients=100, beta=0.1, min_size=10, balance=True
-  ).split
+  ).partition
   cores = len(os.sched_getaffinity(0))
   layout = scheduling.lane_layout(
     'auto', cohort_size=10, backend='cpu', num_devices=cores

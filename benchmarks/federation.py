@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks import processes
 from moon_jax.config import cli
 from moon_jax.core import files
-from moon_jax.data.arrays import make_dataset
+from moon_jax.data.dataset import make_dataset
 from moon_jax.runner import checkpoint, clock, loop, run_directory
 
 EXAMPLES = 5  # of a client

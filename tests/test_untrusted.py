@@ -16,8 +16,8 @@ import pytest
 from moon_jax import __main__
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, RunError, UsageError
-from moon_jax.data import arrays as array_lib
 from moon_jax.data import sources
+from moon_jax.data.errors import DataError
 from moon_jax.predict import command, inference
 from moon_jax.report import features, runs
 from moon_jax.report.__main__ import main as report
@@ -123,7 +123,17 @@ def write_set(folder, description):
 @pytest.mark.parametrize('kind', DESCRIPTIONS)
 def test_a_data_set_imports_nothing(here, kind):
   write_set(here / 'data', DESCRIPTIONS[kind])
-  with pytest.raises(array_lib.DataError, match="names a class of 'payload', not one"):
+  with pytest.raises(DataError, match="names a class of 'payload', not one"):
+    sources.load('tfds', limit=0, name='mine', dir='data')
+
+
+@pytest.mark.parametrize('kind', DESCRIPTIONS)
+def test_the_features_in_the_info_of_a_data_set_import_nothing(here, kind):
+  path = write_set(here / 'data', {})
+  (path / 'features.json').unlink()
+  features = DESCRIPTIONS[kind]
+  edit_json(path / 'dataset_info.json', lambda info: info.update(features=features))
+  with pytest.raises(DataError, match=r"dataset_info\.json names a class of 'payload'"):
     sources.load('tfds', limit=0, name='mine', dir='data')
 
 
@@ -133,7 +143,7 @@ EVIL = {'source': 'tfds', 'name': 'mine', 'dir': 'data', 'limit': 0}
 def test_programs_import_nothing_that_a_run_directory_brings(here, copy_of, image):
   write_set(here / 'data', DESCRIPTIONS['named'])
   workdir = copy_of(here / 'runs/evil', **EVIL)
-  with pytest.raises(array_lib.DataError, match='not one of TFDS'):
+  with pytest.raises(DataError, match='not one of TFDS'):
     inference.load(workdir).test_data()
   assert predict(workdir, image) == ExitCode.DONE
   flags = [f'--config.data.{name}={value}' for name, value in EVIL.items()]
@@ -164,7 +174,7 @@ def test_what_a_run_directory_names_is_not_downloaded(here, copy_of, monkeypatch
     lambda *_, **__: pytest.fail('it downloads'),
   )
   model = inference.load(copy_of(here / 'run', **EVIL | {'name': name}))
-  with pytest.raises(array_lib.DataError, match=r'nor prepared in .*/data'):
+  with pytest.raises(DataError, match=r'nor prepared in .*/data'):
     model.test_data()
   assert not (here / 'data').exists()
 
@@ -177,7 +187,7 @@ def test_nothing_is_unpickled(here, copy_of):
   evil = np.array([Pickled()], object)
   np.savez('evil.npz', train_x=evil, train_y=evil, test_x=evil, test_y=evil)
   np.savez('images.npz', images=evil)
-  with pytest.raises(array_lib.DataError, match='holds Python objects'):
+  with pytest.raises(DataError, match='holds Python objects'):
     inference.load(workdir).test_data()
   assert predict('run', 'images.npz') == ExitCode.USAGE
   np.savez('run/partition.npz', class_counts=evil)
@@ -199,7 +209,7 @@ def test_a_run_directory_cannot_trust_its_pickles(here, copy_of):
   with pytest.raises(UsageError, match=r'test_data\(trust_pickles=True\) reads it'):
     model.test_data()
   assert not (here / 'pwned').exists()
-  with pytest.raises(array_lib.DataError, match='no file of PFLlib'):
+  with pytest.raises(DataError, match='no file of PFLlib'):
     model.test_data(trust_pickles=True)
   (here / 'pwned').unlink()
 
@@ -238,13 +248,13 @@ def test_members_that_are_no_arrays_and_labels_that_are_times(tmp_path):
   good |= dict.fromkeys(('train_y', 'test_y'), np.arange(4) % 2)
   path = tmp_path / 'a.npz'
   np.savez(path, **(good | {'train_y': good['train_y'].astype('timedelta64[s]')}))
-  with pytest.raises(array_lib.DataError, match='train_y is timedelta64'):
+  with pytest.raises(DataError, match='train_y is timedelta64'):
     sources.load('npz', limit=0, path=str(path))
   good.pop('test_y')
   np.savez(path, **good)
   with zipfile.ZipFile(path, 'a') as archive:
     archive.writestr('test_y', 'no array')
-  with pytest.raises(array_lib.DataError, match='test_y is no array'):
+  with pytest.raises(DataError, match='test_y is no array'):
     sources.load('npz', limit=0, path=str(path))
 
 
@@ -293,7 +303,7 @@ def test_pipes_and_devices_in_place_of_arrays(tmp_path):
   os.mkfifo(tmp_path / 'a.npz')
   with within(30):
     for name in (str(tmp_path / 'a.npz'), '/dev/zero'):
-      with pytest.raises(array_lib.DataError, match='no regular file'):
+      with pytest.raises(DataError, match='no regular file'):
         sources.load('npz', limit=0, path=name)
     for name in (tmp_path / 'a.npz', '/dev/zero'):
       with pytest.raises(OSError, match='no regular file'):

@@ -177,22 +177,22 @@ def divide(loaded: Dataset, options: DataOptions) -> Divided:
   dealt = deal(dataset, options)
   user_ids = None
   if options.users_are_clients:
-    user_ids = dataset.clients[: len(dealt.split.sizes)]
+    user_ids = dataset.clients[: len(dealt.partition.sizes)]
   return Divided(
     dataset=dataset,
-    partition=dealt.split,
-    image_view=dealt.see,
+    partition=dealt.partition,
+    image_view=dealt.image_view,
     validation=validation,
     user_ids=user_ids,
     num_users_left_out=num_users_left_out,
   )
 
 
-def deal(dataset: Dataset, options: DataOptions) -> partition.Skewed:
+def deal(dataset: Dataset, options: DataOptions) -> partition.Dealt:
   """The owner of each training example, and how clients see their images."""
   if dataset.stored:
     offsets = np.concatenate([[0], np.cumsum(dataset.stored.sizes)])
-    return partition.Skewed(Partition(dataset.train_labels, offsets))
+    return partition.Dealt(Partition(dataset.train_labels, offsets))
   num_clients = options.num_clients
   rule_options = dict(options.partition_options)
   if options.users_are_clients:

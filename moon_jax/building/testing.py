@@ -10,10 +10,9 @@ from moon_jax.building.data import Divided, partition_seed
 from moon_jax.config import Config, used_value
 from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag
-from moon_jax.data import own_tests
+from moon_jax.data.client_tests import ClientTestRows, hold_out, tests_of_users
 from moon_jax.data.device import DeviceSplit
 from moon_jax.data.federated import users
-from moon_jax.data.own_tests import OwnTests
 from moon_jax.data.partition import Partition
 from moon_jax.platform import devices
 
@@ -31,7 +30,7 @@ class Tests(NamedTuple):
 
   examples: DeviceSplit
   validation: DeviceSplit | None
-  of_clients: OwnTests | None
+  of_clients: ClientTestRows | None
   user_sizes: np.ndarray
   num_users_without_training_data: int
 
@@ -46,7 +45,7 @@ class HeldOut(NamedTuple):
   """
 
   training: Partition
-  client_tests: OwnTests | None
+  client_tests: ClientTestRows | None
 
 
 class TestOptions:
@@ -81,7 +80,7 @@ def hold_out_client_tests(
   required_by = _flag_that_needs_client_tests(options, algorithm, has_client_models)
   user_tests = None
   if divided.user_ids is not None:
-    user_tests = own_tests.of_users(divided.dataset, divided.num_clients)
+    user_tests = tests_of_users(divided.dataset, divided.num_clients)
   if required_by and not fraction and not user_tests:
     raise UsageError(
       f'{required_by} needs tests of each client: add {flag("data.local_test", 0.25)}, '
@@ -103,8 +102,8 @@ def hold_out_client_tests(
       fraction,
       'must be 0.0: the test examples have user ids, and are the tests of the clients.',
     )
-  training, client_tests = own_tests.held_out(divided.partition, fraction, options.seed)
-  return HeldOut(training, client_tests)
+  training, client_tests = hold_out(divided.partition, fraction, options.seed)
+  return HeldOut(training=training, client_tests=client_tests)
 
 
 def _flag_that_needs_client_tests(
@@ -125,17 +124,17 @@ def _flag_that_needs_client_tests(
 
 
 def tests_on_devices(
-  divided: Divided, client_tests: OwnTests | None, mesh: Mesh
+  divided: Divided, client_tests: ClientTestRows | None, mesh: Mesh
 ) -> Tests:
   """The tests of the server, of the users and of the clients, on the devices."""
   dataset = divided.dataset
-  owner, user_sizes, num_others = users.tested(dataset, divided.num_clients)
+  test_users = users.test_split(dataset, divided.num_clients)
   examples = DeviceSplit(
     images=dataset.test_images,
     labels=dataset.test_labels,
     mean=dataset.mean,
     std=dataset.std,
-    clients=owner,
+    clients=test_users.owner,
   )
   validation = None
   if divided.validation:
@@ -146,6 +145,8 @@ def tests_on_devices(
     examples=devices.replicate(examples, mesh),
     validation=validation,
     of_clients=client_tests,
-    user_sizes=user_sizes,
-    num_users_without_training_data=num_others if divided.user_ids is not None else 0,
+    user_sizes=test_users.sizes,
+    num_users_without_training_data=(
+      0 if divided.user_ids is None else test_users.num_users_without_training_data
+    ),
   )

@@ -147,7 +147,7 @@ OTHERS = (
   _resnet_of(18),
   _resnet_of(50),
   _part('model', 'mobilenet_v2', 'models.mobilenet:MobileNetV2', *_NORMALIZED),
-  _part('data', 'digits', 'data.sources:load_digits'),
+  _data('digits'),
   _data('tfds', 'ids', 'named'),
   _data('npz', 'files'),
   _data('imagefolder', 'files'),

@@ -27,17 +27,20 @@ from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files
-from moon_jax.core.errors import UsageError, print_or_help
+from moon_jax.core.errors import KnobError, UsageError, print_or_help
+from moon_jax.core.flags import flag
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
-from moon_jax.data import layouts, npz, sources
-from moon_jax.data.arrays import DataError
+from moon_jax.data import layouts, sources
+from moon_jax.data.dataset import ARRAY_NAMES, USER_ARRAYS
+from moon_jax.data.errors import DataError
 from moon_jax.data.federated import assembled, users, writing
 
-_CLASSES, _SIDE = 10, 28
-# A made-up federation has this many users that test, and images of each.
-_TESTED, _TESTS = 100, 10
+# Of a made-up federation: the classes, the sides of its images, the users that test,
+# and the test images of each.
+_NUM_CLASSES, _SIDE = 10, 28
+_NUM_TEST_USERS, _TEST_SIZE = 100, 10
 
 
 def main(argv: list[str]) -> int:
@@ -51,12 +54,12 @@ def parse(argv: list[str]) -> tuple[flags.FlagValues, config_lib.Config | None]:
   Raises:
     UsageError: a flag is wrong; a ConfigError names every wrong knob.
   """
-  words, own = cli.read_flags(argv, {'out': str, 'synthetic': str}, known_only=True)
-  if not own.out:
+  words, values = cli.read_flags(argv, {'out': str, 'synthetic': str}, known_only=True)
+  if not values.out:
     raise UsageError('--out is missing; see --help.')
-  if own.synthetic and words:
+  if values.synthetic and words:
     raise UsageError(f'{words[0]!r} is not used with --synthetic.')
-  return own, None if own.synthetic else cli.parse(words).config
+  return values, None if values.synthetic else cli.parse(words).config
 
 
 def convert(argv: list[str]) -> str:
@@ -65,80 +68,124 @@ def convert(argv: list[str]) -> str:
   Raises:
     RunError: it has the message for the user and the exit code.
   """
-  own, config = parse(argv)
-  out = expand(own.out)
+  values, config = parse(argv)
+  out = expand(values.out)
   if out.exists():
-    raise UsageError(f'--out={own.out!r} exists already; give a new name.')
+    raise UsageError(f'--out={values.out!r} exists already; give a new name.')
   files.require_writable(out, 'out')
   if config is None:
-    written = writing.write(out, *synthetic(own.synthetic))
-  elif out.suffix == '.npz':
-    return f'{out}: {_write_npz(out, *_asked(config))}'
+    sizes = _write_synthetic(out, values.synthetic)
   else:
-    source, options = _asked(config)
-    with layouts.told(source, options.get('path', '')):
-      written = writing.write(out, *_configured(out, source, options))
-  return f'{out}: {len(written):,} clients with {written.sum():,} training examples'
+    _require_unused_knobs(config)
+    options = catalog.options('data', config_lib.flatten(config))
+    if out.suffix == '.npz':
+      return f'{out}: {_write_npz(out, config.data.source, options)}'
+    with layouts.hint_at_other_source(config.data.source, options.get('path', '')):
+      sizes = _write_records(out, config.data.source, options)
+  return f'{out}: {len(sizes):,} clients with {sizes.sum():,} training examples'
 
 
-def _asked(config: config_lib.Config):
-  """The source that a configuration names, and its knobs."""
+def _require_unused_knobs(config):
+  """Refuses knobs that say what a run does with the data."""
   for name in ('limit', 'validation', 'local_test'):
     if config.data[name]:
-      raise UsageError(f'--config.data.{name} is not used here: give it to the run.')
-  return config.data.source, catalog.options('data', config_lib.flatten(config))
+      raise KnobError(
+        f'data.{name}', config.data[name], 'is not used here: give it to the run.'
+      )
 
 
 def _write_npz(out, source, options):
   """Writes the arrays that `npz.load_npz` reads; returns a description of them."""
-  data = sources.load(source, limit=0, **options)
-  if data.stored:
-    raise UsageError(f'--config.data.source={source} cannot be written as one file.')
-  parts = data.train_images, data.train_labels, data.test_images, data.test_labels
-  named = zip(npz.NAMES[0], (*parts, *data[-2:]), strict=True)
-  arrays = {name: array for name, array in named if array is not None}
-  whose = zip(npz.IDS, (data.train_clients, data.test_clients), strict=True)
-  arrays |= {name: data.clients[ids] for name, ids in whose if ids is not None}
-  names = data.class_names
-  if not names and len(np.unique(data.train_labels)) < data.num_classes:
-    names = [*map(str, range(data.num_classes))]  # otherwise a gap would be refused
-  if names:
-    arrays['class_names'] = np.array(names)
+  dataset = sources.load(source, limit=0, **options)
+  if dataset.stored:
+    raise UsageError(f'{flag("data.source")}={source} cannot be written as one file.')
+  arrays = (
+    *(dataset.train_images, dataset.train_labels),
+    *(dataset.test_images, dataset.test_labels),
+    *(dataset.validation_images, dataset.validation_labels),
+  )
+  named_arrays = {
+    name: array
+    for name, array in zip(ARRAY_NAMES, arrays, strict=True)
+    if array is not None
+  }
+  owners = dataset.train_clients, dataset.test_clients
+  for name, owner in zip(USER_ARRAYS, owners, strict=True):
+    if owner is not None:
+      named_arrays[name] = dataset.clients[owner]
+  class_names = dataset.class_names
+  if not class_names and len(np.unique(dataset.train_labels)) < dataset.num_classes:
+    # Otherwise a gap would be refused.
+    class_names = [str(number) for number in range(dataset.num_classes)]
+  if class_names:
+    named_arrays['class_names'] = np.array(class_names)
   files.make_folder(out.parent)
-  files.write_arrays(out, arrays)
-  train, test = (f'{len(labels):,}' for labels in parts[1::2])
-  return f'{train} training and {test} test examples of {data.num_classes} classes'
+  files.write_arrays(out, named_arrays)
+  return (
+    f'{len(dataset.train_labels):,} training and {len(dataset.test_labels):,} test '
+    f'examples of {dataset.num_classes} classes'
+  )
 
 
-def _configured(out, source, options):
-  """The content of a source, as `writing.write` wants it."""
-  data = sources.read(source, **options)
-  is_divided = isinstance(data, assembled.Federation)
-  if data.validation if is_divided else data.validation_labels is not None:
-    told = f'--config.data.source={source}: the examples for validation are left out'
-    print(f'{told} of records; --out={out}.npz keeps them.', file=sys.stderr)
-  if is_divided:
-    return data, assembled.joined(data.flag, 'test', data.test)
-  flag = f'--config.data.source={source}'
-  if data.train_clients is None:
-    told = f'{flag}: the data have no user ids; write a file'
-    raise DataError(f'{told}: --out={out}.npz.')
-  names = None if data.test_clients is None else data.clients[data.test_clients]
-  told = data.num_classes, data.class_names
-  one = assembled.Federation(flag, data.name, of_memory(data), (), *told)
-  return one, (data.test_images, data.test_labels, names), (data.mean, data.std)
+def _write_records(out, source, options):
+  """Writes the records of a source; returns [N] examples of each client."""
+  content = sources.read(source, **options)
+  if isinstance(content, assembled.Federation):
+    has_validation = bool(content.validation)
+  else:
+    has_validation = content.validation_labels is not None
+  if has_validation:
+    print(
+      f'{flag("data.source")}={source}: the examples for validation are left out of '
+      f'records; --out={out}.npz keeps them.',
+      file=sys.stderr,
+    )
+  if isinstance(content, assembled.Federation):
+    test = assembled.joined(content.data_flag, 'test', content.test)
+    return writing.write(out, content, test)
+  return _write_records_of_memory(out, source, content)
 
 
-def of_memory(data: Dataset) -> Iterator[assembled.User]:
+def _write_records_of_memory(out, source, dataset):
+  data_flag = f'{flag("data.source")}={source}'
+  if dataset.train_clients is None:
+    raise DataError(
+      f'{data_flag}: the data have no user ids; write a file: --out={out}.npz.'
+    )
+  federation = assembled.Federation(
+    data_flag=data_flag,
+    name=dataset.name,
+    train=of_memory(dataset),
+    test=(),
+    num_classes=dataset.num_classes,
+    class_names=dataset.class_names,
+  )
+  owner = dataset.test_clients
+  test = assembled.Examples(
+    images=dataset.test_images,
+    labels=dataset.test_labels,
+    user_names=None if owner is None else dataset.clients[owner],
+  )
+  return writing.write(out, federation, test, (dataset.mean, dataset.std))
+
+
+def of_memory(dataset: Dataset) -> Iterator[assembled.User]:
   """The users of a data set in memory."""
-  rows = np.argsort(data.train_clients, kind='stable')
-  parts = np.split(rows, np.cumsum(users.sizes_of(data))[:-1])
-  for name, mine in zip(data.clients.tolist(), parts, strict=False):
-    yield assembled.User(name, data.train_images[mine], data.train_labels[mine])
+  rows = np.argsort(dataset.train_clients, kind='stable')
+  rows_by_user = np.split(rows, np.cumsum(users.sizes_of(dataset))[:-1])
+  for name, rows in zip(dataset.clients.tolist(), rows_by_user, strict=False):
+    yield assembled.User(name, dataset.train_images[rows], dataset.train_labels[rows])
 
 
-def synthetic(size: str):
-  """A made-up federation, as `writing.write` wants it.
+def _write_synthetic(out, size):
+  """Writes the records of made-up users; returns [N] examples of each client."""
+  federation = synthetic(size)
+  test = assembled.joined(federation.data_flag, 'test', federation.test)
+  return writing.write(out, federation, test)
+
+
+def synthetic(size: str) -> assembled.Federation:
+  """A made-up federation.
 
   Args:
     size: 'NxM', N users with M images. A user draws two classes of ten; an image is
@@ -147,26 +194,29 @@ def synthetic(size: str):
   Raises:
     UsageError: the word has another form.
   """
-  found = re.fullmatch('([1-9][0-9]{0,8})x([1-9][0-9]{0,8})', size)
-  if not found:
+  numbers = re.fullmatch('([1-9][0-9]{0,8})x([1-9][0-9]{0,8})', size)
+  if not numbers:
     raise UsageError(f'--synthetic={size!r} must be NxM: N users with M images each.')
-  num_users, each = map(int, found.groups())
+  num_users, train_size = map(int, numbers.groups())
+  num_test_users = min(num_users, _NUM_TEST_USERS)
+  return assembled.Federation(
+    data_flag=f'--synthetic={size}',
+    name='synthetic',
+    train=(_made_up_user(number, 0, train_size) for number in range(num_users)),
+    test=(_made_up_user(number, 1, _TEST_SIZE) for number in range(num_test_users)),
+    num_classes=_NUM_CLASSES,
+  )
 
-  def drawn(number, split, count):
-    rng = host_rng(0, Purpose.SUBSET, 3 + split, number)
-    labels = rng.integers(0, _CLASSES, 2, np.int32)[rng.integers(0, 2, count)]
-    # Together the first users own all classes.
-    labels[0] = number % _CLASSES
-    images = np.frombuffer(rng.bytes(count * _SIDE**2), np.uint8) >> 1
-    images = images.reshape(count, _SIDE, _SIDE).copy()
-    images[np.arange(count), 2 * labels + 3] += 100
-    return assembled.User(number, images, labels)
 
-  train = (drawn(number, 0, each) for number in range(num_users))
-  tested = (drawn(number, 1, _TESTS) for number in range(min(num_users, _TESTED)))
-  flag = f'--synthetic={size}'
-  one = assembled.Federation(flag, 'synthetic', train, (), _CLASSES)
-  return one, assembled.joined(flag, 'test', tested)
+def _made_up_user(number: int, split: int, size: int) -> assembled.User:
+  rng = host_rng(0, Purpose.SUBSET, 3 + split, number)
+  labels = rng.integers(0, _NUM_CLASSES, 2, np.int32)[rng.integers(0, 2, size)]
+  # Together the first users own all classes.
+  labels[0] = number % _NUM_CLASSES
+  images = np.frombuffer(rng.bytes(size * _SIDE**2), np.uint8) >> 1
+  images = images.reshape(size, _SIDE, _SIDE).copy()
+  images[np.arange(size), 2 * labels + 3] += 100
+  return assembled.User(number, images, labels)
 
 
 if __name__ == '__main__':

@@ -15,7 +15,7 @@ from moon_jax.core.types import Dataset
 
 
 def kept(
-  name: str, folder: pathlib.Path, decode: Callable[[], Dataset], *more: Any
+  name: str, folder: pathlib.Path, decode: Callable[[], Dataset], *request: Any
 ) -> Dataset:
   """The data set in a folder; it is decoded if the folder is new or has changed.
 
@@ -28,45 +28,56 @@ def kept(
     folder: folder of all versions of the set, which has the set's name; if it is
       missing, decoding has to make it.
     decode: reads and decodes the set.
-    *more: further words that decide what is decoded.
+    *request: further words that decide what is decoded.
   """
-  asked = name, *more
-  before = _path(folder, asked)
+  request = name, *request
+  path_before = _path(folder, request)
   with contextlib.suppress(Exception):  # of any class: the file is missing, or torn
-    found = files.arrays(before, files.array_names(before))
-    plain = {name: found[name].tolist() for name in ('name', 'num_classes')}
-    names = tuple(found['class_names'].tolist())
-    return Dataset(**found | plain | {'class_names': names})
-  found = decode()
-  path = _path(folder, asked)
+    return _read(path_before)
+  dataset = decode()
+  path = _path(folder, request)
   # If the set did not exist and decoding prepared it, it is kept too.
-  if path and before in (None, path) and found.name == folder.name:
-    _keep(path, {key: v for key, v in found._asdict().items() if v is not None})
-  return found
+  if path and path_before in (None, path) and dataset.name == folder.name:
+    _keep(path, dataset)
+  return dataset
 
 
-def _path(folder, asked):
+def _read(path):
+  arrays = files.arrays(path, files.array_names(path))
+  plain = {name: arrays.pop(name).tolist() for name in ('name', 'num_classes')}
+  class_names = tuple(arrays.pop('class_names').tolist())
+  return Dataset(class_names=class_names, **plain, **arrays)
+
+
+def _path(folder, request):
   """The file, named after the request and the folder's state."""
   try:
     folder = folder.resolve()
     below = sorted(paths.below(folder, follow=True))
-    about = [(str(path), path.stat()) for path in below]
+    stats = [(str(path), path.stat()) for path in below]
   except (OSError, ValueError, RuntimeError):  # decoding says what is wrong with it
     return None
-  if not about or not (kept_in := cache.room(cache.folder(), 'data')):
+  if not stats:
     return None
-  state = [(path, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in about]
-  place, key = (
-    hashlib.sha256(repr(words).encode()).hexdigest()[:16]
-    for words in ((folder, asked), (__version__, state))
-  )
-  return kept_in / f'{folder.name}-{place}-{key}.npz'
+  cache_folder = cache.room(cache.folder(), 'data')
+  if not cache_folder:
+    return None
+  state = [(path, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in stats]
+  place = _short_digest((folder, request))
+  content = _short_digest((__version__, state))
+  return cache_folder / f'{folder.name}-{place}-{content}.npz'
 
 
-def _keep(path, arrays):
+def _short_digest(words):
+  return hashlib.sha256(repr(words).encode()).hexdigest()[:16]
+
+
+def _keep(path, dataset):
   """Writes the file, unless the disk is full; removes the file of an earlier state."""
+  fields = dataset._asdict().items()
+  arrays = {name: array for name, array in fields if array is not None}
   with contextlib.suppress(OSError):
     stem = path.stem.rpartition('-')[0]
-    for old in path.parent.glob(f'{glob.escape(stem)}-*'):
-      old.unlink(missing_ok=True)
+    for old_path in path.parent.glob(f'{glob.escape(stem)}-*'):
+      old_path.unlink(missing_ok=True)
     cache.add(path, lambda file: np.savez(file, **arrays))

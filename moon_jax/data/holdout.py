@@ -2,19 +2,19 @@
 
 import numpy as np
 
-from moon_jax.core.errors import UsageError
+from moon_jax.core.errors import KnobError
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.types import Dataset
 
 
 def validation_split(
-  data: Dataset, share: float, seed: int
+  dataset: Dataset, fraction: float, seed: int
 ) -> tuple[Dataset, tuple[np.ndarray, np.ndarray] | None]:
   """Divides the training examples between the clients and the server.
 
   Args:
-    data: the data set; its pixel statistics stay those of all training examples.
-    share: share of the examples of each class, rounded to a whole number; 0: the
+    dataset: the data set; its pixel statistics stay those of all training examples.
+    fraction: fraction of the examples of each class, rounded to a whole number; 0: the
       validation examples are those that the data set reserves, if any.
     seed: seed of the draw.
 
@@ -26,38 +26,52 @@ def validation_split(
     UsageError: the examples stay on disk, no example is left on one of the sides, or
       the data set reserves validation examples itself.
   """
-  own = data.validation_images, data.validation_labels
-  if not share:
-    return data, None if own[0] is None else own
-  flag = f'--config.data.validation={share:g}'
-  if own[0] is not None:
-    raise UsageError(
-      f'{flag}: the data have {len(own[1])} examples for validation. Set it to 0.'
+  reserved = None
+  if dataset.validation_images is not None:
+    reserved = dataset.validation_images, dataset.validation_labels
+  if not fraction:
+    return dataset, reserved
+  if reserved:
+    raise KnobError(
+      'data.validation',
+      fraction,
+      f'must be 0: the data have {len(reserved[1])} examples for validation.',
     )
-  if data.stored:
-    raise UsageError(
-      f'{flag} needs training examples that are in memory: those of '
-      f'{data.name!r} stay on disk. Set it to 0.'
+  if dataset.stored:
+    raise KnobError(
+      'data.validation',
+      fraction,
+      f'must be 0: it needs training examples in memory, and those of '
+      f'{dataset.name!r} stay on disk.',
     )
-  held = _by_class(data.train_labels, share, host_rng(seed, Purpose.VALIDATION))
-  if held.all() or not held.any():
-    what = 'all' if held.all() else 'none'
-    raise UsageError(
-      f'{flag} holds out {what} of {len(held)} training examples, because it is '
-      f'rounded in each class: {"lower" if held.all() else "raise"} it.'
+  rng = host_rng(seed, Purpose.VALIDATION)
+  is_held_out = _drawn_by_class(dataset.train_labels, fraction, rng)
+  num_held_out = np.count_nonzero(is_held_out)
+  if num_held_out in (0, len(is_held_out)):
+    raise KnobError(
+      'data.validation',
+      fraction,
+      f'holds out {num_held_out} of {len(is_held_out)} training examples, because it '
+      f'is rounded in each class: {"lower" if num_held_out else "raise"} it.',
     )
-  rest = {
-    name: values[~held]
-    for name in ('train_images', 'train_labels', 'train_clients')
-    if (values := getattr(data, name)) is not None
-  }
-  return data._replace(**rest), (data.train_images[held], data.train_labels[held])
+  users = dataset.train_clients
+  remaining = dataset._replace(
+    train_images=dataset.train_images[~is_held_out],
+    train_labels=dataset.train_labels[~is_held_out],
+    train_clients=None if users is None else users[~is_held_out],
+  )
+  return remaining, (
+    dataset.train_images[is_held_out],
+    dataset.train_labels[is_held_out],
+  )
 
 
-def _by_class(labels: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
-  """[M] labels -> [M] bool, a random share of each class."""
-  held = np.zeros(len(labels), bool)
+def _drawn_by_class(
+  labels: np.ndarray, fraction: float, rng: np.random.Generator
+) -> np.ndarray:
+  """[M] labels -> [M] bool, a random part of each class."""
+  is_drawn = np.zeros(len(labels), bool)
   for label in np.unique(labels):
     rows = np.flatnonzero(labels == label)
-    held[rng.permutation(rows)[: int(share * len(rows) + 0.5)]] = True
-  return held
+    is_drawn[rng.permutation(rows)[: int(fraction * len(rows) + 0.5)]] = True
+  return is_drawn

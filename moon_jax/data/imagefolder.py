@@ -9,12 +9,15 @@ from typing import NamedTuple
 import numpy as np
 
 from moon_jax.core import files
+from moon_jax.core.flags import flag
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
-from moon_jax.data import decoded, npz
-from moon_jax.data.arrays import DataError, image_of, listed, mode_of, one_line
+from moon_jax.data import decoded
+from moon_jax.data.dataset import checked_dataset
+from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import users
+from moon_jax.data.pictures import common_mode, decode_picture
 
 # File endings that torchvision's ImageFolder takes for images; .jfif is JPEG too.
 ENDINGS = ('.jpg', '.jpeg', '.png', '.ppm', '.bmp', '.pgm', '.tif', '.tiff', '.webp')
@@ -40,6 +43,32 @@ class Picture(NamedTuple):
   domain: str = ''
 
 
+class _Folder(NamedTuple):
+  """The folder that is read, and how.
+
+  Attributes:
+    data_flag: flag of the folder, for messages.
+    root: its path.
+    test_fraction: fraction of each class that is drawn for the test; 0 draws none.
+    test_seed: seed of the draw.
+    side: pixels of each side after resizing; 0: not resized.
+  """
+
+  data_flag: str
+  root: pathlib.Path
+  test_fraction: float
+  test_seed: int
+  side: int
+
+
+class _Splits(NamedTuple):
+  """The pictures of each split, class by class; [] if there is no such split."""
+
+  train: list[Picture]
+  test: list[Picture]
+  validation: list[Picture]
+
+
 def load_imagefolder(
   path: str, test_fraction: float, test_seed: int, image_size: int
 ) -> Dataset:
@@ -63,45 +92,63 @@ def load_imagefolder(
   Raises:
     DataError: it is no such folder, or an image cannot be used.
   """
-  flag = f'--config.data.path={path!r}'
   root = expand(path).absolute()
+  folder = _Folder(flag('data.path', path), root, test_fraction, test_seed, image_size)
   draw = test_fraction, test_seed
-  return decoded.kept(
-    'imagefolder', root, lambda: _decode(flag, root, draw, image_size), draw, image_size
-  )
+  return decoded.kept('imagefolder', root, lambda: _decode(folder), draw, image_size)
 
 
-def _decode(flag, root, draw, side):
-  with one_line(f'{flag} must be a folder of images by class'):
-    splits = train, test, *held = _divided(flag, root, *draw)
-  names = list(dict.fromkeys(one.label for one in train))
-  numbers = {name: number for number, name in enumerate(names)}
-  for split in (test, *held):
-    if strange := sorted({one.label for one in split}.difference(names)):
-      told = f'{flag}: the test has a class {strange[0]!r}, training has none'
-      raise DataError(f'{told} ({split[0].path.relative_to(root).parts[0]!r}).')
-  with one_line(f'{flag}: an image cannot be read'):
-    mode = mode_of(files.contents(one.path) for one in itertools.chain(*splits))
-  first = _pixels(flag, root, train[0].path, mode, side)
+def _decode(folder):
+  data_flag, root = folder.data_flag, folder.root
+  with one_line(f'{data_flag} must be a folder of images by class'):
+    splits = _divided(folder)
+  class_names = list(dict.fromkeys(picture.label for picture in splits.train))
+  numbers = {name: number for number, name in enumerate(class_names)}
+  for split in (splits.test, splits.validation):
+    unknown = sorted({picture.label for picture in split}.difference(class_names))
+    if unknown:
+      place = split[0].path.relative_to(root).parts[0]
+      raise DataError(
+        f'{data_flag}: the test has a class {unknown[0]!r}, training has none '
+        f'({place!r}).'
+      )
+  with one_line(f'{data_flag}: an image cannot be read'):
+    every_picture = itertools.chain(*splits)
+    mode = common_mode(files.contents(picture.path) for picture in every_picture)
+  first_image = _pixels(folder, splits.train[0].path, mode)
   arrays = []
   for split in splits:
-    arrays.append(np.empty((len(split), *first.shape), np.uint8))
-    for row, one in enumerate(split):
-      arrays[-1][row] = _pixels(flag, root, one.path, mode, side, first.shape)
-    arrays.append(np.array([numbers[one.label] for one in split]))
-  data = npz.dataset(flag, root.name, arrays, len(names), class_names=names)
-  ids = ([p.domain for p in s] if s[0].domain else None for s in (train, test))
-  return users.named(flag, data, *ids) if train[0].domain else data
+    if not split:
+      continue
+    images = np.empty((len(split), *first_image.shape), np.uint8)
+    for row, picture in enumerate(split):
+      images[row] = _pixels(folder, picture.path, mode, first_image.shape)
+    arrays += [images, np.array([numbers[picture.label] for picture in split])]
+  dataset = checked_dataset(
+    data_flag,
+    root.name,
+    arrays,
+    num_classes=len(class_names),
+    class_names=class_names,
+  )
+  if not splits.train[0].domain:
+    return dataset
+  return users.named(data_flag, dataset, _domains(splits.train), _domains(splits.test))
 
 
-def _pixels(flag, root, path, mode, side, shape=None):
-  with one_line(f'{flag}: {str(path.relative_to(root))!r} cannot be used'):
-    pixels = image_of(files.contents(path), mode, side=side)
+def _domains(pictures):
+  """[M] the domain of each picture; None if they have none."""
+  return np.array([p.domain for p in pictures]) if pictures[0].domain else None
+
+
+def _pixels(folder, path, mode, shape=None):
+  name = f'{folder.data_flag}: {str(path.relative_to(folder.root))!r}'
+  with one_line(f'{name} cannot be used'):
+    pixels = decode_picture(files.contents(path), mode, side=folder.side)
     if shape and pixels.shape != shape:
       sizes = ' and others '.join(f'{w}x{h}' for h, w, _ in (pixels.shape, shape))
       raise DataError(
-        f'{flag}: {str(path.relative_to(root))!r} is {sizes} pixels; '
-        '--config.data.image_size=N resizes all to NxN.'
+        f'{name} is {sizes} pixels; {flag("data.image_size")}=N resizes all to NxN.'
       )
     return pixels
 
@@ -109,41 +156,57 @@ def _pixels(flag, root, path, mode, side, shape=None):
 # --- which images there are -----------------------------------------------------------
 
 
-def _divided(flag, root, test_fraction, test_seed):
-  """The training, the test and perhaps the validation pictures, class by class."""
-  # Folders such as training or test_set are no domains: their images would be mixed.
-  there = {}
+def _divided(folder: _Folder) -> _Splits:
+  data_flag, root = folder.data_flag, folder.root
+  splits = _stored_splits(data_flag, root)
+  if not splits.train:
+    raise DataError(f'{data_flag} has no images in folders by class: {_holds(root)}.')
+  labels = dict.fromkeys(picture.label for picture in splits.train)
+  if _NO_CLASSES.issuperset(_plain(label).rstrip('0123456789') for label in labels):
+    raise DataError(
+      f'{data_flag}: the folders {listed(labels)} would be the classes; images must '
+      'lie in folders by class.'
+    )
+  if splits.test and folder.test_fraction:
+    raise DataError(
+      f'{data_flag} is divided already: drop {flag("data.test_fraction")}.'
+    )
+  if splits.test:
+    return splits
+  if not folder.test_fraction:
+    raise DataError(
+      f'{data_flag} has no test images by class: {_holds(root)}. '
+      f'{flag("data.test_fraction", 0.2)} draws a fifth of each class.'
+    )
+  return _drawn(splits.train, folder.test_fraction, folder.test_seed)
+
+
+def _stored_splits(data_flag, root) -> _Splits:
+  """The splits that the folder has: with `test` empty, it is one tree."""
+  named_folders = _folders_by_plain_name(data_flag, root)
+  train = next((named_folders[name] for name in _TRAIN if name in named_folders), None)
+  train_lists = sorted(root.glob('*_train.txt'))
+  test_lists = sorted(root.glob('*_test.txt'))
+  if train_lists and test_lists:
+    return _listed_pictures(root, train_lists, test_lists)
+  # A class may also be called train.
+  if not train or _images(train):
+    return _Splits(_tree(data_flag, root), [], [])
+  test, validation, *_ = *_tests(data_flag, root, named_folders), [], []
+  return _Splits(_tree(data_flag, train), test, validation)
+
+
+def _folders_by_plain_name(data_flag, root):
+  """Name -> folder. 'training' beside 'train' is refused, not taken for a domain."""
+  named_folders = {}
   for folder in _folders(root):
     name = _plain(folder.name)
-    other = there.setdefault(name, folder)
+    other = named_folders.setdefault(name, folder)
     if other != folder and name in (*_TRAIN, *_TESTS):
-      raise DataError(f'{flag} has both {other.name!r} and {folder.name!r}; keep one.')
-  train = next((there[name] for name in _TRAIN if name in there), None)
-  lists = {one: sorted(root.glob(f'*_{one}.txt')) for one in ('train', 'test')}
-  if all(lists.values()):
-    found = _listed(root, lists)
-  # A class may also have such a name.
-  elif train and not _images(train):
-    found = _tree(flag, train), *_tests(flag, root, there)
-  else:
-    found = (_tree(flag, root),)
-  train, test, *held = *found, *([],) * (len(found) == 1)
-  if not train:
-    raise DataError(f'{flag} has no images in folders by class: {_holds(root)}.')
-  classes = dict.fromkeys(one.label for one in train)
-  if _NO_CLASSES.issuperset(_plain(name).rstrip('0123456789') for name in classes):
-    raise DataError(
-      f'{flag}: the folders {listed(classes)} would be the classes; images must lie in '
-      'folders by class.'
-    )
-  if test and test_fraction:
-    raise DataError(f'{flag} is divided already: drop --config.data.test_fraction.')
-  if not test and not test_fraction:
-    raise DataError(
-      f'{flag} has no test images by class: {_holds(root)}. '
-      '--config.data.test_fraction=0.2 draws a fifth of each class.'
-    )
-  return (train, test, *held[:1]) if test else _drawn(train, test_fraction, test_seed)
+      raise DataError(
+        f'{data_flag} has both {other.name!r} and {folder.name!r}; keep one.'
+      )
+  return named_folders
 
 
 def _plain(name):
@@ -152,90 +215,123 @@ def _plain(name):
 
 
 def _holds(root):
-  return f'it holds {listed(sorted(one.name for one in root.iterdir()))}'
+  return f'it holds {listed(sorted(path.name for path in root.iterdir()))}'
 
 
 def _folders(folder: pathlib.Path) -> list[pathlib.Path]:
   """The folders inside, without .git, __MACOSX and the like."""
-  every = sorted(folder.iterdir())
-  return [p for p in every if p.is_dir() and p.name[0] != '.' and p.name[:2] != '__']
+  return [
+    path
+    for path in sorted(folder.iterdir())
+    if path.is_dir() and not path.name.startswith(('.', '__'))
+  ]
 
 
 def _images(folder: pathlib.Path) -> list[pathlib.Path]:
-  every = sorted(folder.iterdir())
-  return [p for p in every if p.suffix.lower() in ENDINGS and p.name[0] != '.']
+  return [
+    path
+    for path in sorted(folder.iterdir())
+    if path.suffix.lower() in ENDINGS and not path.name.startswith('.')
+  ]
 
 
-def _tree(flag, folder) -> list[Picture]:
+def _tree(data_flag, folder) -> list[Picture]:
   """CLASS/*, CLASS/images/* or DOMAIN/CLASS/*; pictures of a class stand together."""
-  found, empty = [], []
-  for one in _folders(folder):
-    own, inside = _images(one), _folders(one)
-    if not own and [each.name for each in inside] == ['images']:
-      own, inside = _images(inside[0]), []
-    found += [Picture(path, one.name) for path in own]
-    of_class = [(each.name, _images(each)) for each in inside]
-    if own and (nested := [label for label, paths in of_class if paths]):
-      told = f'{one.name!r} holds images, and so does its folder {nested[0]!r}'
-      raise DataError(f'{flag}: {told}; put all images of a class into one folder.')
-    for label, paths in of_class:
-      found += [Picture(path, label, one.name) for path in paths]
-    if not own and not any(paths for _, paths in of_class):
-      empty.append(one.name)
-  if found and empty:
-    wanted = f'no image ({", ".join(ENDINGS)})'
-    raise DataError(f'{flag}: the folder {empty[0]!r} in {folder.name!r} has {wanted}.')
-  if len({bool(one.domain) for one in found}) > 1:
-    raise DataError(f'{flag}: folders in {folder.name!r} hold images, others folders.')
-  return sorted(found, key=lambda one: (one.label, one.domain))  # stable
+  pictures, empty_folders = [], []
+  for outer in _folders(folder):
+    pictures_inside = _pictures_in(data_flag, outer)
+    pictures += pictures_inside
+    if not pictures_inside:
+      empty_folders.append(outer.name)
+  if pictures and empty_folders:
+    raise DataError(
+      f'{data_flag}: the folder {empty_folders[0]!r} in {folder.name!r} has no image '
+      f'({", ".join(ENDINGS)}).'
+    )
+  if len({bool(picture.domain) for picture in pictures}) > 1:
+    raise DataError(
+      f'{data_flag}: folders in {folder.name!r} hold images, others folders.'
+    )
+  return sorted(pictures, key=lambda picture: (picture.label, picture.domain))  # stable
 
 
-def _tests(flag, root, there) -> Iterator[list[Picture]]:
+def _pictures_in(data_flag, outer) -> list[Picture]:
+  """The pictures in a folder that is a class, or a domain with folders by class."""
+  images, inner_folders = _images(outer), _folders(outer)
+  if not images and [inner.name for inner in inner_folders] == ['images']:
+    images, inner_folders = _images(inner_folders[0]), []
+  pictures = [Picture(path, outer.name) for path in images]
+  for inner in inner_folders:
+    inner_images = _images(inner)
+    if images and inner_images:
+      raise DataError(
+        f'{data_flag}: {outer.name!r} holds images, and so does its folder '
+        f'{inner.name!r}; put all images of a class into one folder.'
+      )
+    pictures += [Picture(path, inner.name, outer.name) for path in inner_images]
+  return pictures
+
+
+def _tests(data_flag, root, named_folders) -> Iterator[list[Picture]]:
   """The labelled pictures of each folder beside train/; test/ comes first."""
   is_annotated = (root / _ANNOTATIONS).exists() and (root / 'val/images').is_dir()
-  for folder in (there[name] for name in _TESTS if name in there):
+  for name in _TESTS:
+    folder = named_folders.get(name)
+    if not folder:
+      continue
     if is_annotated and folder == root / 'val':
-      yield sorted(_annotated(root), key=lambda one: (one.label, one.path))
+      pictures = _annotated_pictures(root)
+      yield sorted(pictures, key=lambda picture: (picture.label, picture.path))
       continue
     # The folder test/images/ without labels is no class 'images'.
-    inside = [one.name for one in _folders(folder)]
-    if inside != ['images'] and inside and (found := _tree(flag, folder)):
-      yield found
+    inner_names = [inner.name for inner in _folders(folder)]
+    if inner_names and inner_names != ['images']:
+      pictures = _tree(data_flag, folder)
+      if pictures:
+        yield pictures
 
 
-def _annotated(root) -> Iterator[Picture]:
+def _annotated_pictures(root) -> Iterator[Picture]:
   """Tiny-ImageNet's list: each line has a file, its class and its box, by tabs."""
   for line in files.contents(root / _ANNOTATIONS).decode().splitlines():
     name, label = line.split('\t')[:2]
     yield Picture(root / 'val/images' / name, label)
 
 
-def _listed(root, lists) -> tuple[list[Picture], list[Picture]]:
+def _listed_pictures(root, train_lists, test_lists) -> _Splits:
   """DomainNet's lists: each line has DOMAIN/CLASS/file and the number of the class."""
-  splits, numbers = [], {}
-  for paths in lists.values():
-    splits.append([])
-    for path in paths:
+  numbers = {}
+
+  def pictures_of(lists):
+    for path in lists:
       for line in files.contents(path).decode().splitlines():
         name, number = line.rsplit(maxsplit=1)
         domain, label = re.fullmatch('([^/]+)/([^/]+)/[^/]+', name).groups()
         if numbers.setdefault(label, int(number)) != int(number):
           raise ValueError(f'{path.name} has two numbers of the class {label!r}')
-        splits[-1].append(Picture(root / name, label, domain))
+        yield Picture(root / name, label, domain)
+
+  train, test = list(pictures_of(train_lists)), list(pictures_of(test_lists))
+
   # A class keeps its number of the lists if these leave out no number.
-  return tuple(sorted(one, key=lambda p: numbers[p.label]) for one in splits)
+  def by_number(picture):
+    return numbers[picture.label]
+
+  return _Splits(sorted(train, key=by_number), sorted(test, key=by_number), [])
 
 
-def _drawn(pictures, fraction, seed):
+def _drawn(pictures, fraction, seed) -> _Splits:
   """The training and the test pictures of one tree."""
-  rng, is_test = host_rng(seed, Purpose.SUBSET, _DRAW), np.zeros(len(pictures), bool)
-  kinds = {}
-  for row, one in enumerate(pictures):
-    kinds.setdefault((one.label, one.domain), []).append(row)
-  for rows in kinds.values():
-    number = min(max(round(fraction * len(rows)), 1), len(rows) - 1)
-    is_test[rng.permutation(rows)[:number]] = True
-  return tuple(
-    [one for one, tested in zip(pictures, is_test, strict=True) if tested == split]
-    for split in (False, True)
+  rng = host_rng(seed, Purpose.SUBSET, _DRAW)
+  rows_by_kind = {}
+  for row, picture in enumerate(pictures):
+    rows_by_kind.setdefault((picture.label, picture.domain), []).append(row)
+  is_test = np.zeros(len(pictures), bool)
+  for rows in rows_by_kind.values():
+    num_test = min(max(round(fraction * len(rows)), 1), len(rows) - 1)
+    is_test[rng.permutation(rows)[:num_test]] = True
+  return _Splits(
+    train=[pictures[row] for row in np.flatnonzero(~is_test)],
+    test=[pictures[row] for row in np.flatnonzero(is_test)],
+    validation=[],
   )

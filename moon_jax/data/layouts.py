@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator
 
 from moon_jax.core import paths
+from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
-from moon_jax.data.arrays import DataError
+from moon_jax.data.errors import DataError
 from moon_jax.data.imagefolder import ENDINGS
 
-_MOST = 10_000  # number of names that are looked at
+_MOST_NAMES = 10_000  # that are looked at
 # Ending of a file -> its source; or, for a folder, a name in it (a regular expression
 # of the path below it) -> the source. The first that fits counts.
 _FILES = {'.npz': 'npz', '.h5': 'hdf5', '.hdf5': 'hdf5', '.sqlite': 'sqlite'}
@@ -30,26 +31,30 @@ _FOLDERS = {
 
 
 @contextlib.contextmanager
-def told(source: str, path: str) -> Iterator[None]:
+def hint_at_other_source(source: str, path: str) -> Iterator[None]:
   """Adds to a DataError the other source that reads the path, if there is one."""
   try:
     yield
   except DataError as error:
-    kind, name = found_at(path) if path else ('', '')
-    if not kind or kind == source:
+    other_source, example = source_of(path) if path else ('', '')
+    if other_source in ('', source):
       raise
-    what = f'{str(error).removesuffix(".")}. What is there, such as {name}'
-    raise DataError(f'{what}, is read by --config.data.source={kind}.') from error
+    raise DataError(
+      f'{str(error).removesuffix(".")}. What is there, such as {example}, is read by '
+      f'{flag("data.source")}={other_source}.'
+    ) from error
 
 
-def found_at(path: str) -> tuple[str, str]:
+def source_of(path: str) -> tuple[str, str]:
   """The source that reads a path, and the name that shows it; '' if there is none."""
   root = expand(path)
   if os.path.isfile(root):
     return _FILES.get(root.suffix, ''), root.name
-  below = itertools.islice(paths.below(root), _MOST) if os.path.isdir(root) else ()
+  below = paths.below(root) if os.path.isdir(root) else ()
   names = sorted(
-    one.relative_to(root).as_posix() for one in below if os.path.isfile(one)
+    path.relative_to(root).as_posix()
+    for path in itertools.islice(below, _MOST_NAMES)
+    if os.path.isfile(path)
   )
   for pattern, source in _FOLDERS.items():
     for name in names:

@@ -1,38 +1,32 @@
-"""The user's own images, in one .npz file or from a registered source."""
+"""The user's own images in one .npz file."""
 
-import itertools
 import pathlib
 from collections.abc import Sequence
 
 import numpy as np
 
 from moon_jax.core import files
+from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
-from moon_jax.data.arrays import (
-  PIXELS,
-  DataError,
-  grey_levels,
-  listed,
-  make_dataset,
-  one_line,
-  with_channels,
+from moon_jax.data.dataset import (
+  ARRAY_NAMES,
+  NUM_REQUIRED,
+  USER_ARRAYS,
+  checked_dataset,
 )
+from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import users
 
-NPZ_ARRAYS = ('train_x', 'train_y', 'test_x', 'test_y')
-# The names of the arrays, with validation arrays, which few files have; and the names
-# that Keras and MedMNIST use.
-NAMES = (
-  (*NPZ_ARRAYS, 'val_x', 'val_y'),
+# Our names of the arrays, and those that Keras and MedMNIST use.
+NAMINGS = (
+  ARRAY_NAMES,
   ('x_train', 'y_train', 'x_test', 'y_test', 'x_val', 'y_val'),
   (
     *('train_images', 'train_labels', 'test_images', 'test_labels'),
     *('val_images', 'val_labels'),
   ),
 )
-# The user of each example; a file may have one of these arrays, both or none.
-IDS = ('train_client', 'test_client')
 
 
 def load_npz(path: str) -> Dataset:
@@ -51,199 +45,55 @@ def load_npz(path: str) -> Dataset:
   Raises:
     DataError: the file or one of its arrays is missing or unusable.
   """
-  flag = f'--config.data.path={path!r}'
-  found = read(flag, path, NPZ_ARRAYS, (*sum(NAMES, ()), *IDS, 'class_names'))
-  names = next((one for one in NAMES if found.keys() >= {*one[:4]}), None)
-  if names is None:
-    missing = [name for name in NPZ_ARRAYS if name not in found]
-    has = listed(files.array_names(expand(path)))
-    raise DataError(f'{flag} lacks {missing}; it has {has}.')
-  if len(there := [name for name in names if name in found]) == 5:
-    raise DataError(f'{flag} has {there[4]} alone, of {", ".join(names[4:])}.')
-  classes = found.get('class_names', np.empty(0, str))
-  if classes.ndim != 1 or classes.dtype.kind != 'U':
-    raise DataError(f'{flag}: class_names must be text, [classes].')
-  arrays, stem = [found[name] for name in there], pathlib.Path(path).stem
-  told = {'num_classes': len(classes) or None, 'class_names': classes.tolist()}
-  data = dataset(flag, stem, arrays, **told, names=names)
-  return users.named(flag, data, *map(found.get, IDS))
+  data_flag = flag('data.path', path)
+  required = ARRAY_NAMES[:NUM_REQUIRED]
+  optional = *sum(NAMINGS, ()), *USER_ARRAYS, 'class_names'
+  arrays = read(data_flag, path, required, optional)
+  array_names = _array_names(data_flag, path, arrays)
+  class_names = arrays.get('class_names', np.empty(0, str))
+  if class_names.ndim != 1 or class_names.dtype.kind != 'U':
+    raise DataError(f'{data_flag}: class_names must be text, [classes].')
+  data = checked_dataset(
+    data_flag,
+    pathlib.Path(path).stem,
+    [arrays[name] for name in array_names],
+    num_classes=len(class_names) or None,
+    class_names=class_names.tolist(),
+    array_names=array_names,
+  )
+  train_users, test_users = (arrays.get(name) for name in USER_ARRAYS)
+  return users.named(data_flag, data, train_users, test_users)
+
+
+def _array_names(data_flag, path, arrays):
+  """The names of the images and labels that a file has, in the order of ARRAY_NAMES."""
+  for naming in NAMINGS:
+    if arrays.keys() >= {*naming[:NUM_REQUIRED]}:
+      break
+  else:
+    missing = [name for name in ARRAY_NAMES[:NUM_REQUIRED] if name not in arrays]
+    names_there = listed(files.array_names(expand(path)))
+    raise DataError(f'{data_flag} lacks {missing}; it has {names_there}.')
+  array_names = [name for name in naming if name in arrays]
+  if len(array_names) == NUM_REQUIRED + 1:
+    both = ', '.join(naming[NUM_REQUIRED:])
+    raise DataError(f'{data_flag} has {array_names[-1]} alone, of {both}.')
+  return array_names
 
 
 def read(
-  flag: str, path: str, names: Sequence[str], more: Sequence[str] = ()
+  data_flag: str, path: str, names: Sequence[str], optional_names: Sequence[str] = ()
 ) -> dict[str, np.ndarray]:
   """The named arrays that a .npz file has.
 
   Args:
-    flag: flag of the file, for the message.
+    data_flag: flag of the file, for messages.
     path: the file.
-    names: names of the arrays.
-    more: names of arrays that few files have.
+    names: names of the arrays, which a message lists.
+    optional_names: names of arrays that few files have.
 
   Raises:
     DataError: it is no such file, or it is damaged.
   """
-  wanted = f'{flag} must be an .npz file of plain arrays {", ".join(names)}'
-  with one_line(wanted):
-    return files.arrays(expand(path), (*names, *more))
-
-
-def checked(source: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
-  """The Dataset of the arrays that a registered source returns.
-
-  Args:
-    source: name of the source.
-    arrays: train_x, train_y, test_x, test_y, as in a .npz file, and perhaps
-      train_client, test_client, of which one may be None.
-
-  Raises:
-    DataError: an array is unusable.
-  """
-  flag = f'--config.data.source={source!r}'
-  if len(arrays) not in (len(NPZ_ARRAYS), len(NPZ_ARRAYS + IDS)):
-    wanted = f'({", ".join(NPZ_ARRAYS)}), and with users {", ".join(IDS)} too'
-    raise DataError(f'{flag} must return {wanted}.')
-  with one_line(f'{flag} must return arrays'):
-    plain = [None if one is None else _as_plain(one) for one in arrays]
-  data = dataset(flag, source, plain[: len(NPZ_ARRAYS)])
-  return users.named(flag, data, *(plain[len(NPZ_ARRAYS) :] or (None, None)))
-
-
-def _as_plain(values):
-  """The values as an array; text in an array of objects, as of pandas, as text."""
-  array = np.asarray(values)
-  is_text = array.dtype == object and all(isinstance(one, str) for one in array.flat)
-  return array.astype(str) if is_text else array
-
-
-def dataset(
-  flag: str,
-  name: str,
-  arrays: Sequence[np.ndarray],
-  num_classes: int | None = None,
-  statistics: tuple[np.ndarray, np.ndarray] | None = None,
-  class_names: Sequence[str] = (),
-  names: Sequence[str] = NAMES[0],
-) -> Dataset:
-  """The Dataset of train_x, train_y, test_x, test_y, if they fit each other.
-
-  Args:
-    flag: flag of the data, for the message.
-    name: name of the data set.
-    arrays: the four arrays, and perhaps the two validation arrays.
-    num_classes: Y, if the data have it; otherwise every label up to the largest must
-      occur.
-    statistics: [C] mean and deviation of pixel / 255; None: they are computed.
-    class_names: [Y], if the data have them; text labels give them too.
-    names: names of the arrays in the data.
-
-  Raises:
-    DataError: an array is unusable.
-  """
-  images, labels = [*map(grey_levels, arrays[::2])], [*map(flat, arrays[1::2])]
-  if labels[0].dtype.kind in 'SU' and len({each.dtype.kind for each in labels}) == 1:
-    labels, class_names = _numbered(flag, labels, names[1::2])
-  splits = [*zip(names[::2], images, names[1::2], labels, strict=False)]
-  fault = next(filter(None, itertools.starmap(split_fault, splits)), '')
-  if not fault:
-    images = [with_channels(images[0], flag), *map(with_channels, images[1:])]
-    train, *others = zip(names[::2], images, names[1::2], labels, strict=False)
-    faults = (pair_fault(train, other, num_classes) for other in others)
-    fault = next(filter(None, faults), '')
-  if fault:
-    raise DataError(f'{flag}: {fault}.')
-  train, test, *held = zip(images, labels, strict=True)
-  num_classes = num_classes or int(labels[0].max()) + 1
-  if class_names == [*map(str, range(num_classes))]:  # also TFDS's for unnamed classes
-    class_names = ()
-  data = make_dataset(name, train, test, num_classes, statistics, class_names)
-  for x, y in held:
-    x, y = np.ascontiguousarray(x), np.ascontiguousarray(y, np.int32)
-    data = data._replace(validation_images=x, validation_labels=y)
-  return data
-
-
-def _numbered(flag, labels, names):
-  """Text labels as numbers, in the ascending order of the classes, and the classes."""
-  classes = np.unique(labels[0])
-  for each, name in zip(labels, names, strict=False):
-    if (strange := each[~np.isin(each, classes)]).size:
-      told = f'{name} holds {strange[0].item()!r}, a class that {names[0]} has not'
-      raise DataError(f'{flag}: {told}; remove it.')
-  numbers = [np.searchsorted(classes, each) for each in labels]
-  if classes.dtype.kind == 'S':
-    classes = np.char.decode(classes, 'utf-8', 'backslashreplace')
-  return numbers, classes.tolist()
-
-
-def flat(labels: np.ndarray) -> np.ndarray:
-  """Labels [M, 1] as [M]; other labels unchanged."""
-  return labels[:, 0] if labels.shape[1:] == (1,) else labels
-
-
-def split_fault(x, images, y, labels):
-  """What is wrong with one split, and the remedy if there is one; '' if nothing is.
-
-  Args:
-    x: name of the images.
-    images: an array of any type and shape.
-    y: name of the labels.
-    labels: an array of any type and shape, made `flat`.
-  """
-  if images.ndim not in (3, 4) or 0 in images.shape[1:]:
-    return f'{x} has shape {images.shape}, not [M, H, W] or [M, H, W, C]'
-  if labels.ndim != 1:
-    return f'{y} has shape {labels.shape}, not [M]{_if_one_hot(y, labels)}'
-  if not len(images) == len(labels) > 0:
-    return f'{x} holds {len(images)} images, {y} {len(labels)} labels; save as many'
-  if images.dtype != np.uint8:
-    told = str(images.dtype)
-    if images.dtype.kind in 'iuf':
-      told += f', from {images.min()} to {images.max()}'
-    return f'{x} is {told}; pixels must be {PIXELS}'
-  if labels.dtype.kind not in 'iu':
-    return f'{y} is {labels.dtype}, not integer{_if_whole(y, labels)}'
-  if labels.min() < 0:
-    row = labels.argmin()
-    return f'{y}[{row}] is {labels[row]}; number the classes from 0'
-  return ''
-
-
-def _if_one_hot(y, labels):
-  """How to convert one-hot labels to [M]; or what is wrong with them."""
-  if labels.ndim != 2 or labels.dtype.kind not in 'biuf':
-    return ''
-  if not np.isin(labels, (0, 1)).all():
-    return ''
-  if (others := np.flatnonzero(labels.sum(1) != 1)).size:
-    named = int(labels[others[0]].sum())
-    return f': row {others[0]} names {named} classes, and an image must have one'
-  return f'; convert one-hot with {y}.argmax(1)'
-
-
-def _if_whole(y, labels):
-  if labels.dtype.kind in 'SU':
-    return ': number the classes from 0, alike in all the data'
-  if labels.dtype.kind in 'fb' and (labels == np.rint(labels.astype(float))).all():
-    return f"; convert it with {y}.astype('int32')"
-  return ''
-
-
-def pair_fault(train, other, num_classes):
-  """What is wrong between splits, in the form of `split_fault`; '' if nothing is."""
-  (train_x, images, train_y, labels), (x, more_images, y, more_labels) = train, other
-  if images.shape[1:] != more_images.shape[1:]:
-    return f'{train_x} is {images.shape}, {x} {more_images.shape}; make images alike'
-  if num_classes:
-    most, where = max((labels.max(), train_y), (more_labels.max(), y))
-    return (
-      f'{where} holds {most}, beyond {num_classes - 1}' if most >= num_classes else ''
-    )
-  classes = np.unique(labels)  # not a count up to the largest, which may be 2**63
-  if (gaps := np.flatnonzero(classes != np.arange(len(classes)))).size:
-    return f'{train_y} holds no {gaps[0]}; number the classes from 0 without gaps'
-  if len(classes) < 2:
-    return f'{train_y} holds one class only; at least 2 are needed'
-  if more_labels.max() > classes[-1]:
-    return f'{y} holds {more_labels.max()}, a class that {train_y} has not; remove it'
-  return ''
+  with one_line(f'{data_flag} must be an .npz file of plain arrays {", ".join(names)}'):
+    return files.arrays(expand(path), (*names, *optional_names))

@@ -1,14 +1,13 @@
-"""Data sets by the source's name, whole or in part; the embedded digits."""
+"""Data sets by the source's name, whole or in part."""
 
 import hashlib
-import importlib.util
 
 import numpy as np
 
 from moon_jax import catalog
 from moon_jax.core.types import Dataset
-from moon_jax.data import layouts, npz
-from moon_jax.data.arrays import make_dataset
+from moon_jax.data import layouts
+from moon_jax.data.dataset import registered_dataset
 from moon_jax.data.federated import assembled, users
 
 
@@ -27,10 +26,10 @@ def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dat
   Raises:
     DataError: the data are missing or unusable.
   """
-  with layouts.told(source, options.get('path', '')):
-    found = read(source, **options)
-    is_divided = isinstance(found, assembled.Federation)
-    dataset = assembled.dataset(found) if is_divided else found
+  with layouts.hint_at_other_source(source, options.get('path', '')):
+    dataset = read(source, **options)
+    if isinstance(dataset, assembled.Federation):
+      dataset = assembled.dataset_of(dataset)
   return users.limited(dataset, limit) if limit else dataset
 
 
@@ -39,8 +38,8 @@ def read(
 ) -> Dataset | assembled.Federation:
   """The content of a source, whole or user by user; see `load`."""
   part = catalog.part('data', source)
-  found = part.build(tuple, **options)
-  return npz.checked(source, found) if part.registered else found
+  content = part.build(tuple, **options)
+  return registered_dataset(source, content) if part.registered else content
 
 
 def digest(dataset: Dataset) -> str:
@@ -49,27 +48,14 @@ def digest(dataset: Dataset) -> str:
   Validation examples count if there are some.
   """
   total = hashlib.sha256((dataset.stored.digest if dataset.stored else '').encode())
-  more = (dataset.train_clients, dataset.test_clients, dataset.clients)
-  more += (dataset.validation_images, dataset.validation_labels)
-  for array in (*dataset[1:5], *(one for one in more if one is not None)):
-    total.update(f'{array.dtype}{array.shape}'.encode())
-    total.update(np.ascontiguousarray(array))
+  arrays = (
+    *(dataset.train_images, dataset.train_labels),
+    *(dataset.test_images, dataset.test_labels),
+    *(dataset.train_clients, dataset.test_clients, dataset.clients),
+    *(dataset.validation_images, dataset.validation_labels),
+  )
+  for array in arrays:
+    if array is not None:
+      total.update(f'{array.dtype}{array.shape}'.encode())
+      total.update(np.ascontiguousarray(array))
   return total.hexdigest()
-
-
-def load_digits() -> Dataset:
-  """Loads scikit-learn's 1,797 digits: 8x8 pixels, 10 classes, no download.
-
-  Every fifth example of a class is a test example: stratified, the same in every run.
-  """
-  # Importing scikit-learn only to read its file would take a third of a short start.
-  (folder,) = importlib.util.find_spec('sklearn').submodule_search_locations
-  rows = np.loadtxt(f'{folder}/datasets/data/digits.csv.gz', delimiter=',')
-  images = np.rint(rows[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-  labels = rows[:, -1].astype(np.int64)
-  is_test = np.zeros(len(images), bool)
-  for label in range(10):
-    is_test[np.flatnonzero(labels == label)[2::5]] = True
-  train = images[~is_test], labels[~is_test]
-  test = images[is_test], labels[is_test]
-  return make_dataset('digits', train, test, num_classes=10)

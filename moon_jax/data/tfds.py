@@ -2,25 +2,47 @@
 
 import importlib.metadata
 import importlib.util
+import json
 import logging
 import os
 import pathlib
 import re
 import sys
-import types
-from unittest import mock
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from moon_jax.core import files, paths
 from moon_jax.core.errors import did_you_mean
+from moon_jax.core.flags import flag
 from moon_jax.core.types import Dataset
-from moon_jax.data import decoded, npz
-from moon_jax.data.arrays import PIXEL_STATISTICS, DataError, image_of, one_line
+from moon_jax.data import decoded
+from moon_jax.data.dataset import checked_dataset
+from moon_jax.data.errors import DataError, one_line
 from moon_jax.data.federated import users
+from moon_jax.data.pictures import decode_picture
+from moon_jax.data.pixels import PIXEL_STATISTICS
 
 # TFDS stores these images lying on their side, as NIST does; here they are transposed.
 TRANSPOSED = ('emnist',)
 DOWNLOAD_RETRIES = 3  # with TFDS's ten it takes minutes to notice a missing network
+# The keys of the names of classes in the description of the features of a set.
+_CLASS_KEYS = ('pythonClassName', 'python_class_name', 'type')
+
+
+class _Split(NamedTuple):
+  """The examples of a split.
+
+  Attributes:
+    images: [M, H, W, C] uint8.
+    labels: [M] int32.
+    user_ids: [M]; None if they are not asked for.
+  """
+
+  images: np.ndarray
+  labels: np.ndarray
+  user_ids: np.ndarray | None
 
 
 def load_tfds(
@@ -60,56 +82,112 @@ def load_tfds(
 def _decode(name, data_dir, client, prepare):
   builder = _tfds_builder(name, data_dir, prepare)
   info = builder.info
-  keys = _supervised_keys(name, info)
+  image_key, label_key = _supervised_keys(name, info)
   if client and client not in info.features:
     raise DataError(
-      f'--config.data.client={client!r} is not among the features of {name!r}: '
+      f'{flag("data.client", client)} is not among the features of {name!r}: '
       f'{sorted(info.features)}.'
     )
-  keys = (*keys, client)
-  if lost := {'train', 'test'} - set(info.splits or ('train', 'test')):
-    raise DataError(f'{name!r} has no split {min(lost)!r}; it has {[*info.splits]}.')
+  missing_splits = {'train', 'test'} - set(info.splits or ('train', 'test'))
+  if missing_splits:
+    raise DataError(
+      f'{name!r} has no split {min(missing_splits)!r}; it has {[*info.splits]}.'
+    )
   _prepare(name, builder)
   with one_line(f'cannot read {info.data_dir}; delete it and prepare it again'):
-    splits = [_read_split(builder, split, *keys) for split in ('train', 'test')]
-  pairs, ids = zip(*splits, strict=True)
-  arrays = [array for pair in pairs for array in pair]
-  if info.name in TRANSPOSED:
-    arrays[::2] = (images.transpose(0, 2, 1, 3) for images in arrays[::2])
-  num_classes = int(info.features[keys[1]].num_classes)
-  flag, statistics = f'--config.data.name={name!r}', PIXEL_STATISTICS.get(info.name)
-  names = info.features[keys[1]].names
-  data = npz.dataset(flag, info.name, arrays, num_classes, statistics, names)
-  return users.named(flag, data, *ids)
-
-
-def _refuse(module):
-  raise DataError(f'A features.json names a class of {module!r}, not one of TFDS.')
-
-
-_NO_IMPORTS = types.SimpleNamespace(import_module=_refuse)
+    train = _read_split(builder, 'train', image_key, label_key, client)
+    test = _read_split(builder, 'test', image_key, label_key, client)
+  label = info.features[label_key]
+  data_flag = flag('data.name', name)
+  data = checked_dataset(
+    data_flag,
+    info.name,
+    (train.images, train.labels, test.images, test.labels),
+    num_classes=int(label.num_classes),
+    statistics=PIXEL_STATISTICS.get(info.name),
+    class_names=label.names,
+  )
+  return users.named(data_flag, data, train.user_ids, test.user_ids)
 
 
 def _tfds_builder(name, data_dir, prepare):
-  with one_line(f'cannot open --config.data.name={name!r} in {data_dir}; check both'):
+  name_flag = flag('data.name', name)
+  with one_line(f'cannot open {name_flag} in {data_dir}; check both'):
     import tensorflow_datasets as tfds
-    from tensorflow_datasets.core import features, read_only_builder
+    from tensorflow_datasets.core import read_only_builder
 
     if not prepare:
       data_dir = os.path.abspath(data_dir)  # not gs://, which is no folder
+    _refuse_foreign_classes(pathlib.Path(data_dir), name)
     find = tfds.builder if prepare else read_only_builder.builder_from_files
     try:
-      # TFDS would import whatever module the features.json of the set names.
-      with mock.patch.object(features.feature, 'importlib', _NO_IMPORTS):
-        # Without file_format, because with it another format is a bare ValueError.
-        return find(name, data_dir=data_dir)
+      # Without file_format, because with it another format is a bare ValueError.
+      return find(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError:
       # TFDS would fetch the community's list from the network.
       known = tfds.list_builders(with_community_datasets=False) if prepare else ()
       raise DataError(
-        f'--config.data.name={name!r} is not a TFDS data set, nor prepared in '
+        f'{name_flag} is not a TFDS data set, nor prepared in '
         f'{data_dir}.{did_you_mean(name, known)}'
       ) from None
+
+
+def _refuse_foreign_classes(data_dir: pathlib.Path, name: str) -> None:
+  """TFDS imports the class of each feature by its name, so all names must be TFDS's.
+
+  Every version and configuration of the set is looked at, whichever TFDS will choose.
+
+  Raises:
+    DataError: the description of a set with this name names another module's class.
+  """
+  if not data_dir.is_dir():
+    return
+  wanted = _without_case(re.search(r'(?:.*:)?([\w-]*)', name.partition('/')[0])[1])
+  for folder in data_dir.iterdir():
+    if _without_case(folder.name) != wanted:
+      continue
+    for path in paths.below(folder, follow=True):
+      for class_name in _class_names(_described_features(path)):
+        if not class_name.startswith('tensorflow_datasets.'):
+          module = class_name.rpartition('.')[0]
+          raise DataError(
+            f'A {path.name} names a class of {module!r}, not one of TFDS.'
+          )
+
+
+def _described_features(path: pathlib.Path) -> Any:
+  """The JSON with which a file describes features; None if it is another file."""
+  if path.name == 'features.json':
+    return json.loads(files.contents(path))
+  if path.name == 'dataset_info.json':
+    return json.loads(files.contents(path)).get('features')
+  return None
+
+
+def _without_case(name):
+  """'fashionmnist' of 'fashion_mnist' and 'FashionMNIST': TFDS takes both for one."""
+  return re.sub('[^a-z0-9]', '', name.lower())
+
+
+def _class_names(content: Any) -> Iterator[str]:
+  """The names of classes in JSON, also in JSON within its texts."""
+  if isinstance(content, dict):
+    for key, entry in content.items():
+      if key in _CLASS_KEYS and isinstance(entry, str):
+        yield entry
+      yield from _class_names(entry)
+  elif isinstance(content, list):
+    for entry in content:
+      yield from _class_names(entry)
+  elif isinstance(content, str) and content.lstrip()[:1] in ('{', '['):
+    yield from _class_names(_json_or_none(content))
+
+
+def _json_or_none(text):
+  try:
+    return json.loads(text)
+  except ValueError:  # a text in brackets, which TFDS cannot parse either
+    return None
 
 
 def _supervised_keys(name, info):
@@ -123,11 +201,11 @@ def _supervised_keys(name, info):
 
   image_key, label_key = first(kinds.Image), first(kinds.ClassLabel)
   image = dict(info.features).get(image_key)
-  one_size = image and None not in image.shape and image.np_dtype == np.uint8
-  if not one_size or label_key is None:
+  has_one_size = image and None not in image.shape and image.np_dtype == np.uint8
+  if not has_one_size or label_key is None:
     raise DataError(
-      f'--config.data.name={name!r} must have uint8 images of one size and a class '
-      f'label, and has {dict(info.features)}; convert it for --config.data.source=npz.'
+      f'{flag("data.name", name)} must have uint8 images of one size and a class '
+      f'label, and has {dict(info.features)}; convert it for {flag("data.source")}=npz.'
     )
   return image_key, label_key
 
@@ -140,15 +218,15 @@ def _prepare(name, builder):
     if 'array_record' not in formats:
       raise DataError(
         f'{folder} is in the format {" and ".join(sorted(formats))}, not array_record; '
-        'prepare it in another --config.data.dir, or delete it.'
+        f'prepare it in another {flag("data.dir")}, or delete it.'
       )
     return
   if folder.exists():
     raise DataError(f'{folder} is only half prepared; delete it and prepare it again.')
   if importlib.util.find_spec('tensorflow') is None:
     raise DataError(
-      f'--config.data.name={name!r} is not prepared in {folder}; point '
-      '--config.data.dir or TFDS_DATA_DIR at the folder that holds the prepared '
+      f'{flag("data.name", name)} is not prepared in {folder}; point '
+      f'{flag("data.dir")} or TFDS_DATA_DIR at the folder that holds the prepared '
       f'{name}/, or pip install tensorflow to prepare it.'
     )
   print(f'Downloading and preparing {name} in {folder}, once.', file=sys.stderr)
@@ -160,8 +238,8 @@ def _prepare(name, builder):
     builder.download_and_prepare(file_format='array_record')
 
 
-def _read_split(builder, split, image_key, label_key, client_key=''):
-  """([M, H, W, C] uint8, [M] int32), and the users' ids [M], or None if not asked for.
+def _read_split(builder, split, image_key, label_key, client_key):
+  """The examples of a split; '' as client_key asks for no user ids.
 
   It parses the records itself: TFDS's decoder, which also decodes features that are not
   needed and tries every image format that Pillow knows, takes twice as long.
@@ -169,21 +247,24 @@ def _read_split(builder, split, image_key, label_key, client_key=''):
   import tensorflow_datasets as tfds
   from tensorflow_datasets.proto import tf_example_pb2
 
-  source = builder.as_data_source(
+  records = builder.as_data_source(
     split,
     deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES,
     file_format='array_record',
   )
   shape = builder.info.features[image_key].shape
   mode = {1: 'L', 3: 'RGB', 4: 'RGBA'}[shape[-1]]
-  images = np.empty((len(source), *shape), np.uint8)
-  labels, ids = np.empty(len(source), np.int32), []
-  for i in range(len(source)):
-    feature = tf_example_pb2.Example.FromString(source[i]).features.feature
+  images = np.empty((len(records), *shape), np.uint8)
+  labels = np.empty(len(records), np.int32)
+  user_ids = []
+  for i in range(len(records)):
+    feature = tf_example_pb2.Example.FromString(records[i]).features.feature
     with one_line(f'{builder.data_dir}: {split} example {i} cannot be used'):
-      images[i] = image_of(feature[image_key].bytes_list.value[0], mode, shape)
+      images[i] = decode_picture(feature[image_key].bytes_list.value[0], mode, shape)
     labels[i] = feature[label_key].int64_list.value[0]
     if client_key:
-      one = feature[client_key]
-      ids += [*one.int64_list.value, *one.bytes_list.value]
-  return (images, labels), np.array(ids) if client_key else None
+      user_ids += feature[client_key].int64_list.value
+      user_ids += feature[client_key].bytes_list.value
+  if builder.info.name in TRANSPOSED:
+    images = images.transpose(0, 2, 1, 3)
+  return _Split(images, labels, np.array(user_ids) if client_key else None)

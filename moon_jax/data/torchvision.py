@@ -4,19 +4,23 @@ They hold MNIST, FashionMNIST, KMNIST and EMNIST as idx files, gzipped or not; C
 and CIFAR-100 as pickles; SVHN as MATLAB files.
 """
 
-import functools
 import gzip
 import math
 import pathlib
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from moon_jax.core import files
 from moon_jax.core.errors import did_you_mean
+from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
-from moon_jax.data import npz, pickles
-from moon_jax.data.arrays import PIXEL_STATISTICS, DataError, one_line
+from moon_jax.data import pickles
+from moon_jax.data.dataset import checked_dataset
+from moon_jax.data.errors import DataError, one_line
+from moon_jax.data.pixels import PIXEL_STATISTICS
 
 _FASHION = (
   *('T-shirt/top', 'Trouser', 'Pullover', 'Dress', 'Coat'),
@@ -24,6 +28,46 @@ _FASHION = (
 )
 _SIDE = 32  # pixels of CIFAR's images
 _UBYTE = 8  # code of uint8 in an idx file
+
+
+class _Request(NamedTuple):
+  """What is to be read.
+
+  Attributes:
+    folder: the folder of the set.
+    split: the split of EMNIST; '' for other sets.
+    trust_pickles: whether pickles that are not published may run their code.
+  """
+
+  folder: pathlib.Path
+  split: str
+  trust_pickles: bool
+
+
+class _Content(NamedTuple):
+  """What a folder holds.
+
+  Attributes:
+    arrays: images and labels for training, and for the test.
+    class_names: [Y]; () if the files have no names for the ten classes.
+  """
+
+  arrays: list[np.ndarray]
+  class_names: tuple[str, ...] = ()
+
+
+class _Set(NamedTuple):
+  """A data set that torchvision has.
+
+  Attributes:
+    name: TFDS's name, if it has the set too.
+    folder: its folder below torchvision's root.
+    read: request -> content.
+  """
+
+  name: str
+  folder: str
+  read: Callable[[_Request], _Content]
 
 
 def load_torchvision(path: str, name: str, trust_pickles: bool = False) -> Dataset:
@@ -41,54 +85,85 @@ def load_torchvision(path: str, name: str, trust_pickles: bool = False) -> Datas
     DataError: the name is unknown, the files are missing or damaged, or a pickle is
       neither the published file nor trusted.
   """
-  flag, (known, _, split) = f'--config.data.path={path!r}', name.partition('/')
-  known = known.lower().replace('_', '').removesuffix('cropped')
-  if known not in _SETS or split not in (_EMNIST if known == 'emnist' else ('',)):
-    every = [*(one[0] for one in _SETS.values()), *(f'emnist/{s}' for s in _EMNIST)]
-    told = f'--config.data.name={name!r} is not one of {", ".join(every)}'
-    raise DataError(f'{told}.{did_you_mean(name, every)}')
-  own_name, folder, read = _SETS[known]
-  place = expand(path).absolute()
-  roots = (one for one in (place, *place.parents[:2]) if (one / folder).is_dir())
-  with one_line(f'{flag} must be the root of torchvision, with {name} in {folder}'):
-    (*arrays, names) = read(next(roots, place) / folder, split, trust_pickles)
-  statistics = PIXEL_STATISTICS.get(own_name)
-  return npz.dataset(flag, own_name, arrays, len(names) or 10, statistics, names)
+  set_name, _, split = name.partition('/')
+  set_name = set_name.lower().replace('_', '').removesuffix('cropped')
+  splits = _EMNIST_CLASSES if set_name == 'emnist' else ('',)
+  if set_name not in _SETS or split not in splits:
+    known_names = [known.name for known in _SETS.values()]
+    known_names += [f'emnist/{split}' for split in _EMNIST_CLASSES]
+    raise DataError(
+      f'{flag("data.name", name)} is not one of {", ".join(known_names)}.'
+      f'{did_you_mean(name, known_names)}'
+    )
+  known = _SETS[set_name]
+  data_flag = flag('data.path', path)
+  folder = _folder(expand(path).absolute(), known.folder)
+  request = _Request(folder, split, trust_pickles)
+  with one_line(
+    f'{data_flag} must be the root of torchvision, with {name} in {known.folder}'
+  ):
+    content = known.read(request)
+  return checked_dataset(
+    data_flag,
+    known.name,
+    content.arrays,
+    num_classes=len(content.class_names) or 10,
+    statistics=PIXEL_STATISTICS.get(known.name),
+    class_names=content.class_names,
+  )
+
+
+def _folder(path, below_root):
+  """The folder of a set; the path is torchvision's root, or leads into the folder."""
+  for root in (path, *path.parents[:2]):
+    if (root / below_root).is_dir():
+      return root / below_root
+  return path / below_root
 
 
 def _bytes(path: pathlib.Path) -> bytes:
   """The content of a file, or of the same file gzipped."""
-  zipped = path.with_name(f'{path.name}.gz')
-  if zipped.exists() and not path.exists():
-    return gzip.decompress(_bytes(zipped))
+  gzipped = path.with_name(f'{path.name}.gz')
+  if gzipped.exists() and not path.exists():
+    return gzip.decompress(files.contents(gzipped))
   return files.contents(path)
 
 
 # --- idx ------------------------------------------------------------------------------
 
 
-def _idx(place: pathlib.Path, name: str, axes: int) -> np.ndarray:
-  data = _bytes(place / name)
-  start = 4 + 4 * axes
-  sizes = np.frombuffer(data[4:start], '>u4').tolist()
-  if data[:4] != bytes([0, 0, _UBYTE, axes]) or len(data) != start + math.prod(sizes):
-    raise ValueError(f'{name} is no idx file of uint8, or torn')
-  return np.frombuffer(data, np.uint8, offset=start).reshape(sizes)
+def _idx(path: pathlib.Path, num_axes: int) -> np.ndarray:
+  content = _bytes(path)
+  start = 4 + 4 * num_axes
+  sizes = np.frombuffer(content[4:start], '>u4').tolist()
+  num_bytes = start + math.prod(sizes)
+  if content[:4] != bytes([0, 0, _UBYTE, num_axes]) or len(content) != num_bytes:
+    raise ValueError(f'{path.name} is no idx file of uint8, or torn')
+  return np.frombuffer(content, np.uint8, offset=start).reshape(sizes)
 
 
-def _read_idx(place, split, trust_pickles, names=(), starts=('train', 't10k')):
+def _idx_arrays(folder, prefixes):
+  """Images and labels of each file prefix, one after the other."""
   arrays = []
-  for start in starts:
-    arrays.append(_idx(place, f'{start}-images-idx3-ubyte', 3))
-    arrays.append(_idx(place, f'{start}-labels-idx1-ubyte', 1))
-  return *arrays, names
+  for prefix in prefixes:
+    arrays.append(_idx(folder / f'{prefix}-images-idx3-ubyte', 3))
+    arrays.append(_idx(folder / f'{prefix}-labels-idx1-ubyte', 1))
+  return arrays
+
+
+def _read_mnist(request):
+  return _Content(_idx_arrays(request.folder, ('train', 't10k')))
+
+
+def _read_fashion_mnist(request):
+  return _Content(_idx_arrays(request.folder, ('train', 't10k')), _FASHION)
 
 
 _LETTERS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZ'
 _DIGITS = '0123456789'
 # EMNIST's classes: of small letters, 'bymerge' and 'balanced' have only these.
 _MERGED = f'{_DIGITS}{_LETTERS}abdefghnqrt'
-_EMNIST = {
+_EMNIST_CLASSES = {
   'byclass': f'{_DIGITS}{_LETTERS}{_LETTERS.lower()}',
   'bymerge': _MERGED,
   'balanced': _MERGED,
@@ -98,60 +173,55 @@ _EMNIST = {
 }
 
 
-def _read_emnist(place, split, trust_pickles):
-  starts = [f'emnist-{split}-{part}' for part in ('train', 'test')]
-  *arrays, names = _read_idx(
-    place, split, trust_pickles, names=tuple(_EMNIST[split]), starts=starts
-  )
-  if split == 'letters':  # its labels count from 1
-    arrays[1::2] = (labels.astype(int) - 1 for labels in arrays[1::2])
-  arrays[::2] = (images.transpose(0, 2, 1) for images in arrays[::2])
-  return *arrays, names
+def _read_emnist(request):
+  prefixes = [f'emnist-{request.split}-{part}' for part in ('train', 'test')]
+  arrays = _idx_arrays(request.folder, prefixes)
+  arrays[::2] = [images.transpose(0, 2, 1) for images in arrays[::2]]
+  if request.split == 'letters':  # its labels count from 1
+    arrays[1::2] = [labels.astype(int) - 1 for labels in arrays[1::2]]
+  return _Content(arrays, tuple(_EMNIST_CLASSES[request.split]))
 
 
 # --- CIFAR ----------------------------------------------------------------------------
 
 
-def _read_cifar10(place, split, trust_pickles):
+def _read_cifar10(request):
   return _read_cifar(
-    place,
+    request,
     train_files=[f'data_batch_{number}' for number in range(1, 6)],
     test_files=['test_batch'],
     labels_key='labels',
     names_file='batches.meta',
     names_key='label_names',
-    trust_pickles=trust_pickles,
   )
 
 
-def _read_cifar100(place, split, trust_pickles):
+def _read_cifar100(request):
   return _read_cifar(
-    place,
+    request,
     train_files=['train'],
     test_files=['test'],
     labels_key='fine_labels',
     names_file='meta',
     names_key='fine_label_names',
-    trust_pickles=trust_pickles,
   )
 
 
-def _read_cifar(
-  place, *, train_files, test_files, labels_key, names_file, names_key, trust_pickles
-):
+def _read_cifar(request, *, train_files, test_files, labels_key, names_file, names_key):
   arrays = []
   for file_names in (train_files, test_files):
-    batches = [_unpickled(place / name, trust_pickles) for name in file_names]
+    batches = [_unpickled(request, name) for name in file_names]
     rows = np.concatenate([batch['data'] for batch in batches])  # [M, C * H * W]
     arrays.append(rows.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1))
     arrays.append(np.concatenate([batch[labels_key] for batch in batches]))
-  class_names = _unpickled(place / names_file, trust_pickles)[names_key]
-  return *arrays, tuple(map(_text, class_names))
+  class_names = _unpickled(request, names_file)[names_key]
+  return _Content(arrays, tuple(map(_text, class_names)))
 
 
-def _unpickled(path, trust_pickles):
+def _unpickled(request, file_name):
   """The dict in a file; Python 2 wrote its keys as bytes."""
-  content = pickles.load(path, _bytes(path), trusted=trust_pickles)
+  path = request.folder / file_name
+  content = pickles.load(path, _bytes(path), trusted=request.trust_pickles)
   return {_text(key): entry for key, entry in content.items()}
 
 
@@ -162,31 +232,25 @@ def _text(word):
 # --- SVHN -----------------------------------------------------------------------------
 
 
-def _read_svhn(place, split, trust_pickles):
+def _read_svhn(request):
   from scipy import io as matlab
 
   arrays = []
   for part in ('train', 'test'):
-    with files.opened(place / f'{part}_32x32.mat') as file:
-      found = matlab.loadmat(file, variable_names=('X', 'y'))
-    # Images [H, W, C, M]; the class of the digit 0 is 10.
-    arrays += [np.moveaxis(found['X'], 3, 0), found['y'].ravel() % 10]
-  return *arrays, ()
+    with files.opened(request.folder / f'{part}_32x32.mat') as file:
+      content = matlab.loadmat(file, variable_names=('X', 'y'))
+    arrays.append(np.moveaxis(content['X'], 3, 0))  # from [H, W, C, M]
+    arrays.append(content['y'].ravel() % 10)  # the class of the digit 0 is 10
+  return _Content(arrays)
 
 
-# Name -> TFDS's name, if it has the set; the folder below the root; and the function
-# (folder, split, trust_pickles) -> train_x, train_y, test_x, test_y and the names of
-# the classes.
+# The name that a user gives, in small letters without '_' -> the set.
 _SETS = {
-  'mnist': ('mnist', 'MNIST/raw', _read_idx),
-  'fashionmnist': (
-    'fashion_mnist',
-    'FashionMNIST/raw',
-    functools.partial(_read_idx, names=_FASHION),
-  ),
-  'kmnist': ('kmnist', 'KMNIST/raw', _read_idx),
-  'emnist': ('emnist', 'EMNIST/raw', _read_emnist),
-  'cifar10': ('cifar10', 'cifar-10-batches-py', _read_cifar10),
-  'cifar100': ('cifar100', 'cifar-100-python', _read_cifar100),
-  'svhn': ('svhn_cropped', '.', _read_svhn),
+  'mnist': _Set('mnist', 'MNIST/raw', _read_mnist),
+  'fashionmnist': _Set('fashion_mnist', 'FashionMNIST/raw', _read_fashion_mnist),
+  'kmnist': _Set('kmnist', 'KMNIST/raw', _read_mnist),
+  'emnist': _Set('emnist', 'EMNIST/raw', _read_emnist),
+  'cifar10': _Set('cifar10', 'cifar-10-batches-py', _read_cifar10),
+  'cifar100': _Set('cifar100', 'cifar-100-python', _read_cifar100),
+  'svhn': _Set('svhn_cropped', '.', _read_svhn),
 }

@@ -26,8 +26,9 @@ from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Outputs, PyTree
 from moon_jax.data import pickles, sources
-from moon_jax.data.arrays import PIXELS, grey_levels, one_line, with_channels
 from moon_jax.data.device import normalise
+from moon_jax.data.errors import one_line
+from moon_jax.data.pixels import PIXELS, grey_levels, with_channels
 from moon_jax.platform import client_memory, devices
 from moon_jax.predict import exported
 from moon_jax.round import evaluation

@@ -102,7 +102,7 @@ def _is_correct(logits, batch):
 
 
 class ClientTests(NamedTuple):
-  """The examples that test one client each, on the device; see `data.own_tests`.
+  """The examples that test one client each, on the device; see `data.client_tests`.
 
   Attributes:
     clients: [T] int32 ids, ascending.

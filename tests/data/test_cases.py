@@ -9,9 +9,11 @@ from PIL import Image
 
 import moon_jax
 from moon_jax.core.errors import UsageError
-from moon_jax.data import arrays, npz, partition, sources
-from moon_jax.data.arrays import DataError
+from moon_jax.data import partition, sources
+from moon_jax.data.dataset import Split, checked_dataset, split_fault
+from moon_jax.data.errors import DataError
 from moon_jax.data.federated import assembled
+from moon_jax.data.pixels import grey_levels
 from moon_jax.predict import inference
 from tests.data.federations import datasets
 from tests.data.test_sources import prepare, without_tensorflow
@@ -23,7 +25,7 @@ NAMES = np.array(['cat', 'dog', 'owl'])
 
 
 def loaded(x, y):
-  return npz.dataset('it', 'it', (x, y, x, y))
+  return checked_dataset('it', 'it', (x, y, x, y))
 
 
 # --- arrays ---------------------------------------------------------------------------
@@ -48,12 +50,14 @@ PIXELS = [
 @pytest.mark.parametrize(('given', 'right'), PIXELS)
 def test_pixels_become_grey_levels_or_are_refused(given, right, capsys):
   if isinstance(right, str):
-    assert right in npz.split_fault('x', arrays.grey_levels(given), 'y', Y)
+    assert right in split_fault(Split('x', grey_levels(given), 'y', Y))
     with pytest.raises(DataError, match='pixels must be'):
       loaded(given, Y)
   else:
     np.testing.assert_array_equal(loaded(given, Y).train_images, right)
-    np.testing.assert_array_equal(assembled.user('it', 'me', given, Y).images, right)
+    np.testing.assert_array_equal(
+      assembled.make_user('it', 'me', given, Y).images, right
+    )
     np.testing.assert_array_equal(inference.as_batch(given, X.shape[1:]), right)
 
 
@@ -71,7 +75,7 @@ LABELS = [
 
 @pytest.mark.parametrize(('given', 'right'), LABELS)
 def test_the_remedy_in_a_message_makes_valid_labels(given, right):
-  fault = npz.split_fault('x', X, 'y', given)
+  fault = split_fault(Split('x', X, 'y', given))
   told = re.fullmatch(r'y (is|has shape) .* not (\[M\]|integer)(.*)', fault)
   remedy = re.fullmatch(r'; convert (it with|one-hot with) (.*)', told[3])
   if isinstance(right, str):
@@ -81,13 +85,13 @@ def test_the_remedy_in_a_message_makes_valid_labels(given, right):
   else:
     made = eval(remedy[2], {}, {'y': given})  # as a reader of the message would
     np.testing.assert_array_equal(made, right)
-    assert not npz.split_fault('x', X, 'y', made)
+    assert not split_fault(Split('x', X, 'y', made))
 
 
 def test_labels_in_a_column_are_taken_as_they_are():
   for found in (
     loaded(X, Y[:, None]).train_labels,
-    assembled.user('it', 'me', X, Y[:, None]).labels,
+    assembled.make_user('it', 'me', X, Y[:, None]).labels,
   ):
     np.testing.assert_array_equal(found, Y)
 

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import moon_jax
+from moon_jax.core.errors import UsageError
 from moon_jax.data import sources
-from moon_jax.data.arrays import DataError, make_dataset
+from moon_jax.data.dataset import make_dataset
+from moon_jax.data.errors import DataError
 from moon_jax.data.federated import assembled, users
 from tests.data import federations
 from tests.data.federations import as_rows, h5py, load
@@ -137,7 +139,7 @@ def test_users_with_too_few_examples_are_tested_but_do_not_train():
   assert kept.clients[kept.test_clients].tolist() == ['a', 'c', 'b', 'd']
   assert kept.train_clients.max() == 1
   assert users.without_small(data, 1) == (data, 0)
-  with pytest.raises(DataError, match=r'min_size=4 leaves none of 3 .* owns 3 exam'):
+  with pytest.raises(UsageError, match=r'min_size=4 leaves none of 3 .* owns 3 exam'):
     users.without_small(data, 4)
 
 

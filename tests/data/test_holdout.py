@@ -46,8 +46,8 @@ def test_the_seed_decides_which_examples_are_held_out():
 @pytest.mark.parametrize(
   ('data', 'share', 'words'),
   [
-    (DATA, 0.01, 'holds out none of 39 training examples'),
-    (DATA, 0.99, 'holds out all of 39 training examples'),
+    (DATA, 0.01, 'holds out 0 of 39 training examples.*: raise it'),
+    (DATA, 0.99, 'holds out 39 of 39 training examples.*: lower it'),
     (DATA._replace(stored=Stored(None, None, None, None, '')), 0.5, 'stay on disk'),
   ],
 )

@@ -12,7 +12,7 @@ from PIL import Image
 import moon_jax
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.data import convert, holdout, sources, torchvision
-from moon_jax.data.arrays import DataError
+from moon_jax.data.errors import DataError
 from moon_jax.predict import command as predict
 from moon_jax.report import groups, sections
 from moon_jax.report import runs as report_runs
@@ -163,8 +163,8 @@ def test_a_class_of_domainnet_keeps_its_number(tmp_path):
 
 
 def test_the_names_of_emnists_classes_are_complete():
-  found = map(len, torchvision._EMNIST.values())
-  assert [*found] == [62, 47, 47, 26, 10, 10]
+  sizes = [len(classes) for classes in torchvision._EMNIST_CLASSES.values()]
+  assert sizes == [62, 47, 47, 26, 10, 10]
 
 
 def test_sizes_are_equal_or_made_so(tmp_path):

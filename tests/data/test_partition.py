@@ -39,7 +39,7 @@ def skewed(name='dirichlet', labels=LABELS, **changes):
 
 
 def make(name='dirichlet', labels=LABELS, **changes):
-  return skewed(name, labels, **changes).split
+  return skewed(name, labels, **changes).partition
 
 
 @pytest.mark.parametrize('name', NAMES)

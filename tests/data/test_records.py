@@ -7,9 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
-from moon_jax.core.errors import ExitCode
+from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.data import convert, sources
-from moon_jax.data.arrays import DataError
+from moon_jax.data.errors import DataError
 from moon_jax.data.federated import records, users
 from tests.data import federations, layouts
 from tests.data.federations import flags, load
@@ -72,7 +72,7 @@ def test_the_same_users_are_kept_as_of_data_in_memory(tmp_path):
     for client, (images, _) in enumerate(disk.stored.read(disk.stored.records)):
       mine = memory.train_clients == client
       np.testing.assert_array_equal(images, memory.train_images[mine])
-  with pytest.raises(DataError, match='leaves none'):
+  with pytest.raises(UsageError, match='leaves none'):
     users.without_small(disk, 100)
 
 
@@ -197,7 +197,7 @@ def test_a_made_up_federation(tmp_path, capsys):
     (['--out=new', '--synthetic=5'], "--synthetic='5' must be NxM: N users with M im"),
     (['--out=new', '--synthetic=5x5', 'x'], "'x' is not used with --synthetic."),
     (['--out=new'], '--config.data.source=digits: the data have no user ids; '),
-    (['--out=new', '--config.data.limit=9'], '--config.data.limit is not used here'),
+    (['--out=new', '--config.data.limit=9'], '--config.data.limit=9 is not used here'),
   ],
 )
 def test_bad_command_lines(words, line, tmp_path, monkeypatch, capsys):

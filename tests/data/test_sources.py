@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from moon_jax.data import arrays as array_lib
 from moon_jax.data import sources
 from moon_jax.data import tfds as tfds_source
+from moon_jax.data.errors import DataError
+from moon_jax.data.pixels import pixel_statistics
 from tests.refusals import refused
 
 PREPARED = pathlib.Path(__file__).parents[3] / 'shared/data/tfds'
@@ -129,7 +130,7 @@ def vast(size, label):
 )
 def test_npz_faults(tmp_path, changes, message):
   path = write(tmp_path, **changes)
-  with refused(array_lib.DataError, message) as caught:
+  with refused(DataError, message) as caught:
     load('npz', path=path)
   assert str(caught.value).startswith(f'--config.data.path={path!r}')
 
@@ -141,9 +142,9 @@ def test_npz_that_is_no_npz(tmp_path):
   (tmp_path / 'cut.npz').write_bytes(whole[: len(whole) // 2])
   message = r'must be an \.npz file .*train_x.* with np\.savez$'
   for name in ('array.npy', 'empty.npz', 'cut.npz'):
-    with pytest.raises(array_lib.DataError, match=message):
+    with pytest.raises(DataError, match=message):
       load('npz', path=str(tmp_path / name))
-  with pytest.raises(array_lib.DataError, match='No such file'):
+  with pytest.raises(DataError, match='No such file'):
     load('npz', path=str(tmp_path / 'missing.npz'))
 
 
@@ -158,7 +159,7 @@ def test_pixel_statistics_by_hand():
   images = np.array(
     [[[[0, 51, 0], [255, 51, 0]]], [[[255, 51, 0], [0, 51, 102]]]], np.uint8
   )
-  mean, std = array_lib.pixel_statistics(images)
+  mean, std = pixel_statistics(images)
   np.testing.assert_allclose(mean, [0.5, 0.2, 0.1])
   np.testing.assert_allclose(std, [0.5, 1 / 255, 0.03**0.5])
 
@@ -202,7 +203,7 @@ OPENED = r'^cannot open --config.data.name=.* in .*; check both: '
   ],
 )
 def test_tfds_own_line_tells_what_is_wrong_with_a_name(tmp_path, name, reason):
-  with refused(array_lib.DataError, reason) as caught:
+  with refused(DataError, reason) as caught:
     load('tfds', name=name, dir=str(tmp_path))
   assert repr(name) in str(caught.value)
 
@@ -216,7 +217,7 @@ def test_tfds_missing_without_tensorflow(tmp_path, monkeypatch, given):
   without_tensorflow(monkeypatch)
   flag, environment = tmp_path / 'flag', tmp_path / 'environment'
   monkeypatch.setenv('TFDS_DATA_DIR', str(environment))
-  with pytest.raises(array_lib.DataError) as caught:
+  with pytest.raises(DataError) as caught:
     load('tfds', name='mnist', dir=str(flag) if given else '')
   message = str(caught.value)
   folder = flag if given else environment
@@ -238,7 +239,7 @@ def test_tfds_failed_download(tmp_path, monkeypatch, capsys):
   monkeypatch.setattr(tfds_source.importlib.util, 'find_spec', lambda name: 'found')
   monkeypatch.setattr(tfds.core.DatasetBuilder, 'download_and_prepare', fail)
   message = 'cannot prepare mnist in .*check the network.*Network is unreachable$'
-  with pytest.raises(array_lib.DataError, match=message):
+  with pytest.raises(DataError, match=message):
     load('tfds', name='mnist', dir=str(tmp_path))
   assert f'Downloading and preparing mnist in {tmp_path}' in capsys.readouterr().err
 
@@ -337,7 +338,7 @@ def test_tfds_by_name(tmp_path, monkeypatch, name, shape, num_classes):
       if name.startswith('emnist'):
         upright = np.stack([upright[:, column] for column in range(28)])
       np.testing.assert_array_equal(image, upright)
-  measured = array_lib.pixel_statistics(dataset.train_images)[0]
+  measured = pixel_statistics(dataset.train_images)[0]
   is_known = not np.allclose(dataset.mean, measured, atol=1e-6)
   assert is_known == (name == 'cifar100')
 
@@ -364,7 +365,7 @@ def test_tfds_as_published(name, published, mean, std):
   assert (counts, dataset.train_images.shape) == published
   np.testing.assert_allclose(255 * dataset.mean, mean, rtol=1e-3)
   np.testing.assert_allclose(255 * dataset.std, std, rtol=1e-3)
-  actual = array_lib.pixel_statistics(dataset.train_images)
+  actual = pixel_statistics(dataset.train_images)
   np.testing.assert_allclose(255 * actual[0], mean, atol=0.1)
   np.testing.assert_allclose(255 * actual[1], std, rtol=0.02)
 
@@ -427,7 +428,7 @@ UNREAD = 'cannot read .*mnist.*; delete it and prepare it again: '
 )
 def test_tfds_spoilt_folder(small_mnist, file, change, message):
   spoil(file(small_mnist), change)
-  with refused(array_lib.DataError, message):
+  with refused(DataError, message):
     load_spoilt(small_mnist)
 
 
@@ -454,7 +455,7 @@ def spoil(path, change):
 def test_tfds_example_that_does_not_fit(tmp_path, changes, message):
   sizes = {'train': 12, 'test': 0 if changes is None else 5}
   prepare(tmp_path, 'mnist', sizes, changes)
-  with refused(array_lib.DataError, message):
+  with refused(DataError, message):
     load('tfds', name='mnist', dir=str(tmp_path))
 
 
@@ -478,7 +479,7 @@ def test_a_tfds_set_is_decoded_once(small_mnist, cache, monkeypatch, tmp_path):
   data, about = path.read_bytes(), path.stat()
   path.write_bytes(bytes(len(data)))
   os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
-  with pytest.raises(array_lib.DataError, match='cannot read'):
+  with pytest.raises(DataError, match='cannot read'):
     load_spoilt(small_mnist)
   path.write_bytes(data)
   assert same(load_spoilt(small_mnist), expected)

@@ -9,15 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from moon_jax.core.errors import printable
+from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
-from moon_jax.data import npz
-from moon_jax.data.arrays import DataError, grey_levels, listed, one_line
+from moon_jax.data.dataset import Split, checked_dataset, flat, split_fault
+from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import users
+from moon_jax.data.pixels import grey_levels
 
 # Usual names of images and labels, if the knobs name none: the first that is there.
-IMAGES = ('pixels', 'image', 'img', 'images', 'x')
-LABELS = ('label', 'fine_label', 'labels', 'y')
+IMAGE_NAMES = ('pixels', 'image', 'img', 'images', 'x')
+LABEL_NAMES = ('label', 'fine_label', 'labels', 'y')
 
 
 class User(NamedTuple):
@@ -38,7 +40,7 @@ class Federation(NamedTuple):
   """The content of a source, user by user, read when asked for.
 
   Attributes:
-    flag: flag of the data, for messages.
+    data_flag: flag of the data, for messages.
     name: name of the data.
     train: the users with training examples.
     test: the users with test examples.
@@ -47,13 +49,27 @@ class Federation(NamedTuple):
     validation: a single user with the examples kept for validation, or nobody.
   """
 
-  flag: str
+  data_flag: str
   name: str
   train: Iterable[User]
   test: Iterable[User]
   num_classes: int | None = None
   class_names: Sequence[str] = ()
   validation: Iterable[User] = ()
+
+
+class Examples(NamedTuple):
+  """The examples of all users, one user after the other.
+
+  Attributes:
+    images: [M, H, W] or [M, H, W, C] uint8.
+    labels: [M] integers.
+    user_names: [M]; None if the users are unknown.
+  """
+
+  images: np.ndarray
+  labels: np.ndarray
+  user_names: np.ndarray | None
 
 
 def package(source: str, name: str) -> types.ModuleType:
@@ -66,70 +82,77 @@ def package(source: str, name: str) -> types.ModuleType:
     return importlib.import_module(name)
   except ImportError:
     raise DataError(
-      f'--config.data.source={source} needs the package {name}: '
+      f'{flag("data.source")}={source} needs the package {name}: '
       f'pip install {name.partition(".")[0]}'
     ) from None
 
 
-def features(what: str, image: str, label: str, has: Iterable[str]) -> tuple[str, str]:
+def feature_names(
+  owner: str, image: str, label: str, names: Iterable[str]
+) -> tuple[str, str]:
   """The names of the images and the labels: those that are chosen, or the usual ones.
 
   Args:
-    what: name of the data, for the message.
+    owner: what has the names, for the message.
     image: the value of `data.image`; '' stands for the usual names.
     label: the value of `data.label`.
-    has: the names that the data have.
+    names: the names that the data have.
 
   Raises:
     DataError: the data do not have them.
   """
-  has, found = list(has), []
-  for knob, chosen, usual in (('image', image, IMAGES), ('label', label, LABELS)):
-    wanted = (chosen,) if chosen else usual
-    if not (names := [name for name in wanted if name in has]):
-      told = f'{what} has {listed(has)}'
-      raise DataError(f'{told}: name its {knob} by --config.data.{knob}.')
-    found.append(names[0])
-  return tuple(found)
+  names = list(names)
+  return (
+    _feature_name(owner, 'image', (image,) if image else IMAGE_NAMES, names),
+    _feature_name(owner, 'label', (label,) if label else LABEL_NAMES, names),
+  )
 
 
-def user(what: str, name: int | str, images: Any, labels: Any) -> User:
+def _feature_name(owner, kind, accepted, names):
+  for name in accepted:
+    if name in names:
+      return name
+  raise DataError(
+    f'{owner} has {listed(names)}: name its {kind} by {flag(f"data.{kind}")}.'
+  )
+
+
+def make_user(data_flag: str, name: int | str, images: Any, labels: Any) -> User:
   """A user with the examples; pixels become `grey_levels`.
 
   Raises:
     DataError: there are no examples, or they are no images with labels.
   """
-  images, labels = grey_levels(np.asarray(images)), npz.flat(np.asarray(labels))
-  told = f'{what}: client {printable(str(name))!r}'
+  images, labels = grey_levels(np.asarray(images)), flat(np.asarray(labels))
+  owner = f'{data_flag}: client {printable(str(name))!r}'
   if not (images.size or labels.size):
-    raise DataError(f'{told} has no examples; leave it out.')
-  if fault := npz.split_fault('images', images, 'labels', labels):
-    raise DataError(f'{told}: {fault}.')
+    raise DataError(f'{owner} has no examples; leave it out.')
+  if fault := split_fault(Split('images', images, 'labels', labels)):
+    raise DataError(f'{owner}: {fault}.')
   return User(name, images, labels)
 
 
-def once(what: str, found: Iterable[User]) -> Iterator[User]:
+def each_once(data_flag: str, users_read: Iterable[User]) -> Iterator[User]:
   """The users, each once, with images of one shape.
 
   Raises:
     DataError: a user comes twice, has images of another shape, or a name of another
       type: 7 and '7' would become one.
   """
-  seen, shape, kind = set(), None, None
-  for one in found:
-    told, shape = printable(str(one.name)), shape or one.images.shape[1:]
-    kind = kind or type(one.name)
-    if type(one.name) is not kind:
-      raise DataError(f'{what}: client {told!r}: name all by numbers, or all by text.')
-    if one.name in seen:
-      raise DataError(f'{what}: client {told!r} is there twice.')
-    if one.images.shape[1:] != shape:
-      raise DataError(
-        f'{what}: client {told!r} has images of shape {one.images.shape[1:]}, others '
-        f'of {shape}.'
-      )
-    seen.add(one.name)
-    yield one
+  names_seen = set()
+  first_user = None
+  for user in users_read:
+    first_user = first_user or user
+    owner = f'{data_flag}: client {printable(str(user.name))!r}'
+    if type(user.name) is not type(first_user.name):
+      raise DataError(f'{owner}: name all by numbers, or all by text.')
+    if user.name in names_seen:
+      raise DataError(f'{owner} is there twice.')
+    shape, first_shape = user.images.shape[1:], first_user.images.shape[1:]
+    if shape != first_shape:
+      raise DataError(f'{owner} has images of shape {shape}, others of {first_shape}.')
+    names_seen.add(user.name)
+    yield user
 
 
 def two_files(
@@ -142,65 +165,85 @@ def two_files(
   """The federation of a file of training examples and a file of test examples.
 
   Args:
-    read: (flag, path, image, label) -> the users of a file.
+    read: (data_flag, path, image, label) -> the users of a file.
     path: path of the training examples.
     test_path: path of the test examples.
     image: name of the images; '' stands for the usual names.
     label: name of the labels, likewise.
   """
-  flag = f'--config.data.path={path!r}'
-  test_flag = f'--config.data.test_path={test_path!r}'
-  train = once(flag, read(flag, path, image, label))
-  test = once(test_flag, read(test_flag, test_path, image, label))
-  return Federation(flag, pathlib.Path(path).stem, train, test)
+  data_flag = flag('data.path', path)
+  test_flag = flag('data.test_path', test_path)
+  return Federation(
+    data_flag=data_flag,
+    name=pathlib.Path(path).stem,
+    train=each_once(data_flag, read(data_flag, path, image, label)),
+    test=each_once(test_flag, read(test_flag, test_path, image, label)),
+  )
 
 
-def two_splits(path: str, read: Callable[..., Iterable[User]]) -> Federation:
-  """The federation in a folder; `read(flag, folder, split)` gives a split's users."""
-  flag, root = f'--config.data.path={path!r}', expand(path)
-  splits = (once(flag, read(flag, root, one)) for one in ('train', 'test'))
-  return Federation(flag, root.stem, *splits)
+def two_splits(
+  path: str, read: Callable[[str, pathlib.Path, str], Iterable[User]]
+) -> Federation:
+  """The federation in a folder; read(data_flag, folder, split): a split's users."""
+  data_flag = flag('data.path', path)
+  folder = expand(path)
+  return Federation(
+    data_flag=data_flag,
+    name=folder.stem,
+    train=each_once(data_flag, read(data_flag, folder, 'train')),
+    test=each_once(data_flag, read(data_flag, folder, 'test')),
+  )
 
 
-def files_in(wanted: str, folder: pathlib.Path, pattern: str) -> list[pathlib.Path]:
+def files_in(
+  requirement: str, folder: pathlib.Path, pattern: str
+) -> list[pathlib.Path]:
   """The files of a folder whose names fit a pattern, in the order of the names.
 
   Raises:
-    DataError: there are none; `wanted` says what has to be there.
+    DataError: there are none; `requirement` says what has to be there.
   """
-  with one_line(wanted):
-    found = sorted(folder.glob(pattern))
-  if not found:
-    raise DataError(f'{wanted}.')
-  return found
+  with one_line(requirement):
+    paths = sorted(folder.glob(pattern))
+  if not paths:
+    raise DataError(f'{requirement}.')
+  return paths
 
 
-def joined(
-  flag: str, split: str, found: Iterable[User]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """Images [M, H, W(, C)], labels [M] and ids [M] of all users, one after the other.
+def joined(data_flag: str, split: str, users_read: Iterable[User]) -> Examples:
+  """The examples of all users, one after the other.
 
   Raises:
     DataError: there are no users.
   """
-  parts = list(found)
-  if not parts:
-    raise DataError(f'{flag} has no user with {split} examples.')
-  images, labels = (np.concatenate([one[i] for one in parts]) for i in (1, 2))
-  sizes = [len(one.labels) for one in parts]
-  return images, labels, np.repeat(np.array([one.name for one in parts]), sizes)
+  users_read = list(users_read)
+  if not users_read:
+    raise DataError(f'{data_flag} has no user with {split} examples.')
+  names = np.array([user.name for user in users_read])
+  return Examples(
+    images=np.concatenate([user.images for user in users_read]),
+    labels=np.concatenate([user.labels for user in users_read]),
+    user_names=np.repeat(names, [len(user.labels) for user in users_read]),
+  )
 
 
-def dataset(federation: Federation) -> Dataset:
+def dataset_of(federation: Federation) -> Dataset:
   """All users' examples in memory, user by user.
 
   Raises:
     DataError: the examples are unusable.
   """
-  flag, name, train, test, num_classes, class_names, validation = federation
-  *train, train_ids = joined(flag, 'train', train)
-  *test, test_ids = joined(flag, 'test', test)
-  held = (array for _, *pair in validation for array in pair)
-  arrays = (*train, *test, *held)
-  data = npz.dataset(flag, name, arrays, num_classes, class_names=class_names)
-  return users.named(flag, data, train_ids, test_ids)
+  data_flag = federation.data_flag
+  train = joined(data_flag, 'train', federation.train)
+  test = joined(data_flag, 'test', federation.test)
+  arrays = [train.images, train.labels, test.images, test.labels]
+  for reserved in federation.validation:
+    arrays += [reserved.images, reserved.labels]
+  dataset = checked_dataset(
+    data_flag,
+    federation.name,
+    arrays,
+    num_classes=federation.num_classes,
+    class_names=federation.class_names,
+  )
+  return users.named(data_flag, dataset, train.user_names, test.user_names)

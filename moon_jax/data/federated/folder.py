@@ -1,7 +1,7 @@
 """A folder with one .npz file for each user."""
 
 from moon_jax.data import npz
-from moon_jax.data.arrays import DataError
+from moon_jax.data.errors import DataError
 from moon_jax.data.federated import assembled
 
 
@@ -20,18 +20,26 @@ def load_folder(path: str) -> assembled.Federation:
   return assembled.two_splits(path, _read)
 
 
-def _read(flag, folder, split):
-  wanted = f'{flag} must be a folder of .npz files, one for each client'
-  for file in assembled.files_in(wanted, folder, '*.npz'):
-    told = f'{flag}: {file.name!r}'
-    found = npz.read(told, str(file), (f'{split}_x', f'{split}_y'), ('client',))
-    name = found.pop('client', None)
-    if name is not None and (name.size != 1 or name.dtype.kind not in 'iuU'):
-      raise DataError(f'{told}: client must be one number or text.')
-    if len(found) == 1:
-      raise DataError(f'{told} must have {split}_x and {split}_y, or neither.')
-    if found:
-      name = file.stem if name is None else name.item()
-      yield assembled.user(told, name, *found.values())
-    elif split == 'train' and not npz.read(told, str(file), ('test_x',)):
-      raise DataError(f'{told} has no examples: neither train_x nor test_x.')
+def _read(data_flag, folder, split):
+  requirement = f'{data_flag} must be a folder of .npz files, one for each client'
+  for file in assembled.files_in(requirement, folder, '*.npz'):
+    file_flag = f'{data_flag}: {file.name!r}'
+    names = f'{split}_x', f'{split}_y'
+    arrays = npz.read(file_flag, str(file), names, ('client',))
+    name = _user_name(file_flag, file, arrays.pop('client', None))
+    if len(arrays) == 1:
+      raise DataError(f'{file_flag} must have {split}_x and {split}_y, or neither.')
+    if arrays:
+      images, labels = (arrays[name] for name in names)
+      yield assembled.make_user(file_flag, name, images, labels)
+    elif split == 'train' and not npz.read(file_flag, str(file), ('test_x',)):
+      raise DataError(f'{file_flag} has no examples: neither train_x nor test_x.')
+
+
+def _user_name(file_flag, file, client):
+  """The name in the array `client`, or else the file's."""
+  if client is None:
+    return file.stem
+  if client.size != 1 or client.dtype.kind not in 'iuU':
+    raise DataError(f'{file_flag}: client must be one number or text.')
+  return client.item()

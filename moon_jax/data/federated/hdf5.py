@@ -6,7 +6,7 @@ FEMNIST has this form (fed_emnist_train.h5, fed_emnist_test.h5; pixels float32 i
 
 from moon_jax.core import files
 from moon_jax.core.paths import expand
-from moon_jax.data.arrays import one_line
+from moon_jax.data.errors import one_line
 from moon_jax.data.federated import assembled
 
 _GROUP = 'examples'
@@ -29,14 +29,17 @@ def load_hdf5(
   return assembled.two_files(_read, path, test_path, image, label)
 
 
-def _read(flag, path, image, label):
+def _read(data_flag, path, image, label):
   h5py = assembled.package('hdf5', 'h5py')
-  wanted = f'{flag} must be an HDF5 file of {_GROUP}/<client>/<image and label>'
-  place = expand(path)
-  with one_line(wanted):
-    files.opened(place).close()  # h5py opens it by its name, from which links start
-  with one_line(wanted), h5py.File(place, 'r') as file:
-    for name, one in file[_GROUP].items():
-      has = {key: array for key, array in one.items() if hasattr(array, 'shape')}
-      keys = assembled.features(flag, image, label, has)
-      yield assembled.user(flag, name, *(has[key][()] for key in keys))
+  requirement = (
+    f'{data_flag} must be an HDF5 file of {_GROUP}/<client>/<image and label>'
+  )
+  path = expand(path)
+  with one_line(requirement):
+    files.opened(path).close()  # h5py opens it by its name, from which links start
+  with one_line(requirement), h5py.File(path, 'r') as file:
+    for name, group in file[_GROUP].items():
+      arrays = {key: array for key, array in group.items() if hasattr(array, 'shape')}
+      image_key, label_key = assembled.feature_names(data_flag, image, label, arrays)
+      images, labels = arrays[image_key][()], arrays[label_key][()]
+      yield assembled.make_user(data_flag, name, images, labels)

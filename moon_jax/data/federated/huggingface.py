@@ -1,24 +1,62 @@
 """Hugging Face's data sets: a folder of `save_to_disk`, or one with parquet files."""
 
 import logging
+import pathlib
 import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from moon_jax.core import files, paths
+from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
-from moon_jax.data import npz
-from moon_jax.data.arrays import DataError, image_of, listed, mode_of, one_line
+from moon_jax.data.dataset import checked_dataset
+from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import assembled
+from moon_jax.data.pictures import common_mode, decode_picture
 
-_TRAIN, _TESTS = 'train', ('test', 'validation', 'valid', 'val')
-_DESCRIBED = 'dataset_dict.json'  # of save_to_disk
-_WANTED = 'by save_to_disk, or one of parquet files, with splits train and test'
+_TRAIN = 'train'
+_TESTS = ('test', 'validation', 'valid', 'val')
+_DESCRIPTION = 'dataset_dict.json'  # of save_to_disk
+_REQUIREMENT = 'by save_to_disk, or one of parquet files, with splits train and test'
 _UNDIVIDED = (
   'it has no split for tests; in Python, datasets.load_from_disk or load_dataset opens '
   "it, and ['train'].train_test_split(0.2).save_to_disk(DIR) divides it"
 )
+
+
+class _Columns(NamedTuple):
+  """The columns of all splits.
+
+  Attributes:
+    image: name of the column of the images.
+    label: name of the column of the labels.
+    num_classes: Y; None if the labels do not say it.
+    class_names: [Y]; [] if the labels have no names.
+    mode: the mode to which pictures are converted.
+  """
+
+  image: str
+  label: str
+  num_classes: int | None
+  class_names: list[str]
+  mode: str
+
+
+class _UserRows(NamedTuple):
+  """The rows of a split, user by user.
+
+  Attributes:
+    names: [N] names of the users; [''] stands for one owner of all rows.
+    rows: [M] rows of the split.
+    ends: [N] the end of each user's rows in `rows`.
+  """
+
+  names: list
+  rows: np.ndarray
+  ends: list[int]
 
 
 def load_huggingface(
@@ -39,92 +77,101 @@ def load_huggingface(
   Raises:
     DataError: it is no such folder, or lacks a split or a column.
   """
-  flag = f'--config.data.path={path!r}'
-  splits = _opened(flag, path)
-  features = splits[0].features
-  image, label = assembled.features(flag, image, label, features)
-  num_classes = getattr(features[label], 'num_classes', None)
-  names = [*map(str, getattr(features[label], 'names', None) or ())]
-  for split in splits[1:]:
-    other = getattr(split.features.get(label), 'names', None)
-    if names and other is not None and [*map(str, other)] != names:
-      raise DataError(
-        f'{flag}: the classes of {label!r} are {listed(names)} in train, and '
-        f'{listed(map(str, other))} in another split; number all splits together.'
-      )
-  with one_line(f'{flag}: the column {image!r} cannot be read'):
-    mode = getattr(features[image], 'mode', None) or mode_of(_encoded(splits, image))
-  more = image, label, num_classes, mode
-  told = (('train', client), ('test', client), ('validation', ''))
-  parts = [
-    _read(flag, part, split, whose, *more)
-    for (part, whose), split in zip(told, splits, strict=False)
-  ]
+  data_flag = flag('data.path', path)
+  train, test, *validation = _opened(data_flag, path)
+  columns = _columns(data_flag, [train, test, *validation], image, label)
   name = expand(path).absolute().name
+  read_train = _read(data_flag, 'train', train, client, columns)
+  read_test = _read(data_flag, 'test', test, client, columns)
+  read_validation = [
+    _read(data_flag, 'validation', split, '', columns) for split in validation
+  ]
   if client:
-    train, test, *held = (
-      assembled.once(flag, (assembled.user(flag, *one) for one in part))
-      for part in parts
+    return assembled.Federation(
+      data_flag=data_flag,
+      name=name,
+      train=_users(data_flag, read_train),
+      test=_users(data_flag, read_test),
+      num_classes=columns.num_classes,
+      class_names=columns.class_names,
+      validation=_users(data_flag, read_validation[0]) if read_validation else (),
     )
-    return assembled.Federation(flag, name, train, test, num_classes, names, *held)
-  arrays = [np.asarray(each) for part in parts for _, *pair in part for each in pair]
-  return npz.dataset(flag, name, arrays, num_classes, class_names=names)
+  arrays = []
+  for split in (read_train, read_test, *read_validation):
+    for _, images, labels in split:
+      arrays += [np.asarray(images), np.asarray(labels)]
+  return checked_dataset(
+    data_flag,
+    name,
+    arrays,
+    num_classes=columns.num_classes,
+    class_names=columns.class_names,
+  )
 
 
-def _opened(flag, path):
+def _users(data_flag, examples_by_user):
+  return assembled.each_once(
+    data_flag,
+    (
+      assembled.make_user(data_flag, name, images, labels)
+      for name, images, labels in examples_by_user
+    ),
+  )
+
+
+# --- the splits -----------------------------------------------------------------------
+
+
+def _opened(data_flag, path):
   """The splits 'train', 'test' and perhaps 'validation', not yet read."""
   datasets = assembled.package('huggingface', 'datasets')
   folder = expand(path).absolute()
-  with one_line(f'{flag} must be a folder {_WANTED}'):
+  with one_line(f'{data_flag} must be a folder {_REQUIREMENT}'):
     logging.getLogger('datasets').setLevel(logging.ERROR)
-    described = folder / _DESCRIBED, folder / _TRAIN / 'state.json'
-    read = _saved if any(one.exists() for one in described) else _of_parquet
-    found = [*read(datasets, folder)]
-    for split in found:
+    descriptions = folder / _DESCRIPTION, folder / _TRAIN / 'state.json'
+    is_saved = any(path.exists() for path in descriptions)
+    splits = [*(_saved if is_saved else _of_parquet)(datasets, folder)]
+    for split in splits:
       split.data.validate(full=True)  # pyarrow aborts the process on damage met later
-    return found
+    return splits
 
 
 def _saved(datasets, folder):
-  there = [one.name for one in folder.iterdir()]
-  if not set(there) & set(_TESTS):
+  names = [path.name for path in folder.iterdir()]
+  if not set(names) & set(_TESTS):
     raise ValueError(_UNDIVIDED)
-  for split in _names(there):
+  for name in _split_names(names):
     # One by one, so that other names in dataset_dict.json are not looked at.
-    yield datasets.Dataset.load_from_disk(str(folder / split))
+    yield datasets.Dataset.load_from_disk(str(folder / name))
 
 
-def _names(there):
+def _split_names(names):
   """The splits for training, test and perhaps validation, of the splits that exist."""
-  return _TRAIN, *([name for name in _TESTS if name in there][:2] or _TESTS[:1])
+  tests = [name for name in _TESTS if name in names]
+  return _TRAIN, *(tests[:2] or _TESTS[:1])
 
 
 def _of_parquet(datasets, folder):
   import pyarrow
   from pyarrow import parquet
 
-  found = {}
-  below = paths.below(folder, follow=True)
-  for path in sorted(one for one in below if one.suffix == '.parquet'):
-    words = '|'.join((_TRAIN, *_TESTS))
-    start, place = re.match(rf'({words})(?![a-z0-9])', path.name), path.parent
-    inside = place != folder and place.name in (_TRAIN, *_TESTS)
-    if start or inside:
-      split = start[1] if start else place.name
-      place = place.parent if inside and place.name == split else place
-      found.setdefault(place, {}).setdefault(split, []).append(path)
-  if not found:
+  folders = _parquet_files(folder)
+  if not folders:
     raise ValueError('it has neither')
-  whole = [one for one, own in found.items() if own.keys() >= {*_names(own)}]
-  if not whole and any(_TRAIN in own for own in found.values()):
+  complete = [
+    place
+    for place, splits in folders.items()
+    if splits.keys() >= {*_split_names(splits)}
+  ]
+  if not complete and any(_TRAIN in splits for splits in folders.values()):
     raise ValueError(_UNDIVIDED)
-  if len(whole) != 1:
-    every = listed(one.relative_to(folder) for one in found)
-    raise ValueError(f'{len(whole)} folders have both splits, of {every}; name one')
-  splits = found[whole[0]]
-  for split in _names(splits):
+  if len(complete) != 1:
+    names = listed(place.relative_to(folder) for place in folders)
+    raise ValueError(f'{len(complete)} folders have both splits, of {names}; name one')
+  splits = folders[complete[0]]
+  for split in _split_names(splits):
+    _require_all_parts(split, [path.name for path in splits[split]])
     tables = []
-    _require_whole(split, [path.name for path in splits[split]])
     for path in splits[split]:
       with files.opened(path) as file:
         tables.append(parquet.read_table(file))
@@ -132,12 +179,73 @@ def _of_parquet(datasets, folder):
     yield datasets.Dataset(table)
 
 
-def _require_whole(split, names):
+def _parquet_files(
+  folder: pathlib.Path,
+) -> dict[pathlib.Path, dict[str, list[pathlib.Path]]]:
+  """Folder -> split -> its parquet files.
+
+  The split is at the start of a file's name, or else the name of the file's folder.
+  Files in folders named after their split belong to the folder above.
+  """
+  words = '|'.join((_TRAIN, *_TESTS))
+  folders = {}
+  for path in sorted(paths.below(folder, follow=True)):
+    if path.suffix != '.parquet':
+      continue
+    start = re.match(rf'({words})(?![a-z0-9])', path.name)
+    place = path.parent
+    is_named_after_split = place != folder and place.name in (_TRAIN, *_TESTS)
+    if start:
+      split = start[1]
+    elif is_named_after_split:
+      split = place.name
+    else:
+      continue
+    if is_named_after_split and place.name == split:
+      place = place.parent
+    folders.setdefault(place, {}).setdefault(split, []).append(path)
+  return folders
+
+
+def _require_all_parts(split, names):
   """Raises ValueError if a part of a split, such as 00001-of-00003, is missing."""
-  parts = [one for name in names if (one := re.search(r'-(\d+)-of-(\d+)[-.]', name))]
-  there = sorted(int(one[1]) for one in parts)
-  if parts and {int(one[2]) for one in parts} != {len(parts)}:
-    raise ValueError(f'of {split} there are the parts {there} of {parts[0][2]}')
+  parts = [re.search(r'-(\d+)-of-(\d+)[-.]', name) for name in names]
+  parts = [part for part in parts if part]
+  numbers = sorted(int(part[1]) for part in parts)
+  if parts and {int(part[2]) for part in parts} != {len(parts)}:
+    raise ValueError(f'of {split} there are the parts {numbers} of {parts[0][2]}')
+
+
+# --- the columns ----------------------------------------------------------------------
+
+
+def _columns(data_flag, splits, image, label):
+  features = splits[0].features
+  image, label = assembled.feature_names(data_flag, image, label, features)
+  class_names = _class_names(features[label])
+  for split in splits[1:]:
+    other_names = _class_names(split.features.get(label))
+    if class_names and other_names is not None and other_names != class_names:
+      raise DataError(
+        f'{data_flag}: the classes of {label!r} are {listed(class_names)} in train, '
+        f'and {listed(other_names)} in another split; number all splits together.'
+      )
+  with one_line(f'{data_flag}: the column {image!r} cannot be read'):
+    mode = getattr(features[image], 'mode', None)
+    mode = mode or common_mode(_pictures(splits, image))
+  return _Columns(
+    image=image,
+    label=label,
+    num_classes=getattr(features[label], 'num_classes', None),
+    class_names=class_names or [],
+    mode=mode,
+  )
+
+
+def _class_names(feature):
+  """The names that a ClassLabel has; None if the feature has no names."""
+  names = getattr(feature, 'names', None)
+  return None if names is None else [str(name) for name in names]
 
 
 def _is_encoded(feature):
@@ -147,12 +255,13 @@ def _is_encoded(feature):
   return hasattr(feature, 'mode') or has_bytes or is_binary
 
 
-def _encoded(splits, image):
+def _pictures(splits, image) -> Iterator[Any]:
   """The pictures of all splits, as files; nothing if they are arrays."""
   for split in splits:
     if _is_encoded(split.features.get(image)):
       for batch in _undecoded(split.select_columns([image]), image).iter(1000):
-        yield from (one and one['bytes'] for one in batch[image])
+        for picture in batch[image]:
+          yield picture and picture['bytes']
 
 
 def _undecoded(split, image):
@@ -160,46 +269,66 @@ def _undecoded(split, image):
   return split.cast_column(image, datasets.Image(decode=False))
 
 
-def _read(flag, part, split, client, image, label, num_classes, mode):
-  """The name of a user ('' stands for all examples), the images and the labels."""
+# --- the examples ---------------------------------------------------------------------
+
+
+def _read(data_flag, split_name, split, client, columns):
+  """The name of each user ('' stands for all examples), the images and the labels."""
   datasets = assembled.package('huggingface', 'datasets')
-  columns = [name for name in (client, image, label) if name]
-  if missing := set(columns) - set(split.features):
-    has = ', '.join(split.features)
-    raise DataError(f'{flag} has no column {min(missing)!r} in a split; it has {has}.')
+  image, label = columns.image, columns.label
+  names = [name for name in (client, image, label) if name]
+  if missing := set(names) - set(split.features):
+    raise DataError(
+      f'{data_flag} has no column {min(missing)!r} in a split; it has '
+      f'{", ".join(split.features)}.'
+    )
   is_encoded = _is_encoded(split.features[image])
   if is_encoded:
     split = _undecoded(split, image)
-  for name in columns:
+  for name in names:
     # Decoding would open what a path in the column names.
     if datasets.features.features.require_decoding(split.features[name]):
-      raise DataError(f'{flag}: the column {name!r} is {split.features[name]}.')
-  names, rows, ends = _whose(flag, split, client)
+      raise DataError(f'{data_flag}: the column {name!r} is {split.features[name]}.')
+  users = _user_rows(data_flag, split, client)
   split = split.select_columns([image, label])
-  split = split if is_encoded else split.with_format('numpy')
-  for name, first, end in zip(names, [0, *ends], ends, strict=False):
-    with one_line(f'{flag}: the examples of {name!r} cannot be read'):
-      mine = split[rows[first:end].tolist()]
-      images, labels = mine[image], mine[label]
-      for i, row in enumerate(rows[first:end]):
-        with one_line(f'{flag}: row {row} of {part} cannot be used'):
-          own = np.asarray(labels[i]).tolist()
-          if num_classes and own not in range(num_classes):
-            raise ValueError(f'its label is {own}, not one of 0 to {num_classes - 1}')
+  if not is_encoded:
+    split = split.with_format('numpy')
+  starts = [0, *users.ends]
+  for name, start, end in zip(users.names, starts, users.ends, strict=False):
+    with one_line(f'{data_flag}: the examples of {name!r} cannot be read'):
+      rows = users.rows[start:end]
+      examples = split[rows.tolist()]
+      images, labels = examples[image], examples[label]
+      for i, row in enumerate(rows):
+        with one_line(f'{data_flag}: row {row} of {split_name} cannot be used'):
+          _require_label(labels[i], columns.num_classes)
           if is_encoded:
-            if not (encoded := images[i] and images[i]['bytes']):
-              raise ValueError('it has no picture')
             shape = images[0].shape if i else None
-            images[i] = image_of(encoded, mode, shape, upright=True)
+            images[i] = _decoded(images[i], columns.mode, shape)
     yield name, images, labels
 
 
-def _whose(flag, split, client):
-  """The users' names, the rows user by user, and the end of each user's rows."""
+def _require_label(label, num_classes):
+  label = np.asarray(label).tolist()
+  if num_classes and label not in range(num_classes):
+    raise ValueError(f'its label is {label}, not one of 0 to {num_classes - 1}')
+
+
+def _decoded(picture, mode, shape):
+  if not picture or not picture['bytes']:
+    raise ValueError('it has no picture')
+  return decode_picture(picture['bytes'], mode, shape, upright=True)
+
+
+def _user_rows(data_flag, split, client):
   if not client:
-    return [''], np.arange(len(split)), [len(split)]
+    return _UserRows([''], np.arange(len(split)), [len(split)])
   ids = np.asarray(split.select_columns([client]).with_format('numpy')[:][client])
   if ids.ndim != 1 or ids.dtype.kind not in 'iuU':
-    raise DataError(f'{flag}: the column {client!r} must hold numbers or text.')
+    raise DataError(f'{data_flag}: the column {client!r} must hold numbers or text.')
   names, numbers, sizes = np.unique(ids, return_inverse=True, return_counts=True)
-  return names.tolist(), np.argsort(numbers, kind='stable'), np.cumsum(sizes).tolist()
+  return _UserRows(
+    names=names.tolist(),
+    rows=np.argsort(numbers, kind='stable'),
+    ends=np.cumsum(sizes).tolist(),
+  )

@@ -7,7 +7,7 @@ import numpy as np
 
 from moon_jax.core import files
 from moon_jax.core.errors import printable
-from moon_jax.data.arrays import DataError, one_line
+from moon_jax.data.errors import DataError, one_line
 from moon_jax.data.federated import assembled
 
 
@@ -25,26 +25,29 @@ def load_leaf(path: str) -> assembled.Federation:
   return assembled.two_splits(path, _read)
 
 
-def _read(flag, root, split):
-  wanted = f"{flag} must be a folder with LEAF's {split}/*.json"
-  for path in assembled.files_in(wanted, root / split, '*.json'):
-    with one_line(f"{flag}: {split}/{path.name} is no JSON of LEAF's users"):
+def _read(data_flag, folder, split):
+  requirement = f"{data_flag} must be a folder with LEAF's {split}/*.json"
+  for path in assembled.files_in(requirement, folder / split, '*.json'):
+    with one_line(f"{data_flag}: {split}/{path.name} is no JSON of LEAF's users"):
       content = json.loads(files.contents(path))
       for name in content['users']:
-        own = content['user_data'][name]
-        told = f'{flag}: client {printable(str(name))!r}'
-        images = _images(told, np.asarray(own['x']))
-        yield assembled.user(flag, str(name), images, np.asarray(own['y']))
+        examples = content['user_data'][name]
+        images = _square_images(data_flag, name, np.asarray(examples['x']))
+        labels = np.asarray(examples['y'])
+        yield assembled.make_user(data_flag, str(name), images, labels)
 
 
-def _images(told, rows):
+def _square_images(data_flag, name, rows):
   """[n, pixels] -> [n, side, side] or [n, side, side, 3]; other arrays unchanged."""
   if rows.dtype.kind in 'US':
-    raise DataError(f'{told} has text where images are needed.')
+    raise DataError(
+      f'{data_flag}: client {printable(str(name))!r} has text where images are needed.'
+    )
   if rows.ndim != 2:
     return rows
+  num_pixels = rows.shape[1]
   for channels in ((), (3,)):
-    side = math.isqrt(rows.shape[1] // math.prod(channels))
-    if side and side**2 * math.prod(channels) == rows.shape[1]:
+    side = math.isqrt(num_pixels // math.prod(channels))
+    if side and side**2 * math.prod(channels) == num_pixels:
       return rows.reshape(-1, side, side, *channels)
   return rows

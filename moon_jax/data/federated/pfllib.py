@@ -11,9 +11,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from moon_jax.core import files
+from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.data import pickles
-from moon_jax.data.arrays import one_line
+from moon_jax.data.errors import one_line
 from moon_jax.data.federated import assembled
 
 
@@ -31,30 +32,33 @@ def load_pfllib(path: str, trust_pickles: bool = False) -> assembled.Federation:
     DataError: a file is missing, damaged or laid out in another way, or is a pickle
       that is not trusted.
   """
-  flag, root = f'--config.data.path={path!r}', expand(path)
-  lowest = 0
+  data_flag = flag('data.path', path)
+  lowest_pixel = 0
   for split in ('train', 'test'):
-    for _, images, _ in _clients(flag, root, split, trust_pickles):
-      lowest = min(lowest, images.min(initial=0))
-  return assembled.two_splits(path, functools.partial(_read, lowest < 0, trust_pickles))
+    for _, images, _ in _clients(data_flag, expand(path), split, trust_pickles):
+      lowest_pixel = min(lowest_pixel, images.min(initial=0))
+  read = functools.partial(
+    _read, is_signed=lowest_pixel < 0, trust_pickles=trust_pickles
+  )
+  return assembled.two_splits(path, read)
 
 
-def _read(is_signed, trust_pickles, flag, root, split):
-  for number, images, labels in _clients(flag, root, split, trust_pickles):
+def _read(data_flag, folder, split, *, is_signed, trust_pickles):
+  for number, images, labels in _clients(data_flag, folder, split, trust_pickles):
     if is_signed and (abs(images) <= 1).all():
       images = np.rint((images + 1) * 127.5).astype(np.uint8)
-    yield assembled.user(flag, number, images, labels)
+    yield assembled.make_user(data_flag, number, images, labels)
 
 
 def _clients(
-  flag: str, root: pathlib.Path, split: str, trust_pickles: bool
+  data_flag: str, folder: pathlib.Path, split: str, trust_pickles: bool
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
   """Number of each client, and its images and labels as stored."""
-  wanted = f"{flag} must be a folder with PFLlib's {split}/0.npz and so on"
-  paths = assembled.files_in(wanted, root / split, '*.npz')
+  requirement = f"{data_flag} must be a folder with PFLlib's {split}/0.npz and so on"
+  paths = assembled.files_in(requirement, folder / split, '*.npz')
   numbered = [(int(path.stem), path) for path in paths if path.stem.isdecimal()]
   for number, path in sorted(numbered):
-    with one_line(f"{flag}: {split}/{path.name} is no file of PFLlib's"):
+    with one_line(f"{data_flag}: {split}/{path.name} is no file of PFLlib's"):
       arrays = _arrays(path, trust_pickles)
       images, labels = np.asarray(arrays['x']), np.asarray(arrays['y'])
       if images.dtype.kind not in 'iuf':

@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 
 from moon_jax.core import files
+from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset, Stored
-from moon_jax.data.arrays import DataError, make_dataset, one_line
+from moon_jax.data.dataset import make_dataset
+from moon_jax.data.errors import DataError, one_line
 from moon_jax.data.federated import assembled
 
 RECORDS, INDEX = 'train.array_record', 'index.npz'
@@ -48,31 +50,33 @@ def load_records(path: str) -> Dataset:
   Raises:
     DataError: it is no such folder, or damaged.
   """
-  flag = f'--config.data.path={path!r}'
+  data_flag = flag('data.path', path)
   folder = expand(path)
-  with one_line(f'{flag} must be a folder written by moon_jax.data.convert'):
+  with one_line(f'{data_flag} must be a folder written by moon_jax.data.convert'):
     index = files.arrays(folder / INDEX, kinds=_INDEX)
-    more = files.arrays(folder / INDEX, ('test_client', 'class_names'))
-    test_clients = more.get('test_client')
+    optional = files.arrays(folder / INDEX, ('test_client', 'class_names'))
     files.opened(folder / RECORDS).close()
-    train = (np.empty((0, *index['test_x'].shape[1:]), np.uint8), np.empty(0, np.int32))
-    data = make_dataset(
+    image_shape = index['test_x'].shape[1:]
+    dataset = make_dataset(
       folder.name,
-      train,
-      (index['test_x'], index['test_y']),
-      index['class_counts'].shape[1],
-      (index['mean'], index['std']),
-      more.get('class_names', ()),
+      train=(np.empty((0, *image_shape), np.uint8), np.empty(0, np.int32)),
+      test=(index['test_x'], index['test_y']),
+      num_classes=index['class_counts'].shape[1],
+      statistics=(index['mean'], index['std']),
+      class_names=optional.get('class_names', ()),
     )
-    if data.test_images.shape != index['test_x'].shape:  # channels first, by 0.2.0
-      raise DataError(f'{flag} is of an older version; convert it again.')
-    reader = _Reader(folder / RECORDS, index, data.test_images.shape[1:])
-    wide = (
-      index[name].astype(np.int64) for name in ('sizes', 'class_counts', 'records')
+    if dataset.test_images.shape[1:] != image_shape:  # channels first, by 0.2.0
+      raise DataError(f'{data_flag} is of an older version; convert it again.')
+    stored = Stored(
+      sizes=index['sizes'].astype(np.int64),
+      class_counts=index['class_counts'].astype(np.int64),
+      records=index['records'].astype(np.int64),
+      read=_Reader(folder / RECORDS, index, image_shape),
+      digest=digest_of(index),
     )
-    stored = Stored(*wide, reader, digest_of(index))
-  clients = index['clients']
-  return data._replace(test_clients=test_clients, clients=clients, stored=stored)
+  return dataset._replace(
+    test_clients=optional.get('test_client'), clients=index['clients'], stored=stored
+  )
 
 
 def digest_of(index: dict[str, np.ndarray]) -> str:
@@ -98,12 +102,16 @@ class _Reader:
   """Reads records, and compares each with its check."""
 
   def __init__(self, path, index, image_shape):
-    self._path, self._shape = path, image_shape
+    self._path = path
+    self._image_shape = image_shape
     order = np.argsort(index['records'])
-    self._sizes, self._checks = index['sizes'][order], index['checks'][order]
-    if (found := self._file.num_records()) != len(order):
+    self._sizes = index['sizes'][order]
+    self._checks = index['checks'][order]
+    num_records = self._file.num_records()
+    if num_records != len(order):
       raise DataError(
-        f'{path} is torn: it has {found} of {len(order)} records; convert it again.'
+        f'{path} is torn: it has {num_records} of {len(order)} records; convert it '
+        'again.'
       )
 
   @functools.cached_property
@@ -112,24 +120,28 @@ class _Reader:
     # Users are read in any order: nothing is read ahead.
     return module.ArrayRecordReader(str(self._path), 'readahead_buffer_size:0')
 
-  def __call__(self, records: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+  def __call__(self, numbers: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     """See `Stored.read`.
 
     Raises:
       DataError: the file cannot be read, or is damaged.
     """
     with one_line(f'{self._path} is damaged; convert it again'):
-      found = self._file.read(records.tolist())
-      return [self._parsed(*pair) for pair in zip(records, found, strict=True)]
+      records = self._file.read(numbers.tolist())
+      return [
+        self._parsed(number, record)
+        for number, record in zip(numbers, records, strict=True)
+      ]
 
   def _parsed(self, number, record):
     size = int(self._sizes[number])
-    whole = size * (_LABEL.itemsize + math.prod(self._shape))
-    if len(record) != whole or check_of(record) != self._checks[number].tobytes():
+    num_bytes = size * (_LABEL.itemsize + math.prod(self._image_shape))
+    check = self._checks[number].tobytes()
+    if len(record) != num_bytes or check_of(record) != check:
       raise DataError(
         f'{self._path}: record {number} is damaged; convert it again, and the same '
         'command goes on.'
       )
     labels = np.frombuffer(record, _LABEL, size)
     images = np.frombuffer(record, np.uint8, offset=labels.nbytes)
-    return images.reshape(size, *self._shape), labels
+    return images.reshape(size, *self._image_shape), labels

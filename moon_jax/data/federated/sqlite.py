@@ -13,12 +13,15 @@ import numpy as np
 from moon_jax.core import files
 from moon_jax.core.errors import printable
 from moon_jax.core.paths import expand
-from moon_jax.data.arrays import one_line
+from moon_jax.data.errors import one_line
 from moon_jax.data.federated import assembled
 
-_ARRAY = 1
+_ARRAY_CODE = 1  # of msgpack's extension types
 # Ending of a file with changes -> how it begins.
-_CHANGES = {'-wal': b'\x37\x7f\x06', '-journal': b'\xd9\xd5\x05\xf9\x20\xa1\x63\xd7'}
+_CHANGE_FILES = {
+  '-wal': b'\x37\x7f\x06',
+  '-journal': b'\xd9\xd5\x05\xf9\x20\xa1\x63\xd7',
+}
 _QUERY = 'SELECT client_id, data FROM federated_data ORDER BY rowid'
 
 
@@ -39,39 +42,47 @@ def load_sqlite(
   return assembled.two_files(_read, path, test_path, image, label)
 
 
-def _read(flag, path, image, label):
-  place = expand(path).resolve()
-  wanted = f'{flag} must be an SQLite database with a table federated_data'
-  with one_line(wanted):
-    files.opened(place).close()
-    for end, begins in _CHANGES.items():
-      beside = place.with_name(f'{place.name}{end}')
-      if beside.exists():
-        with files.opened(beside) as file:
-          if file.read(len(begins)) == begins:
-            told = f'{beside.name} has changes of it; query it once with sqlite3'
-            raise ValueError(told)
+def _read(data_flag, path, image, label):
+  path = expand(path).resolve()
+  with one_line(f'{data_flag} must be an SQLite database with a table federated_data'):
+    files.opened(path).close()
+    _require_no_changes(path)
     # SQLite writes nothing beside the file, and waits for nobody.
-    address = f'{place.as_uri()}?mode=ro&immutable=1'
+    address = f'{path.as_uri()}?mode=ro&immutable=1'
     with contextlib.closing(sqlite3.connect(address, uri=True)) as database:
-      for name, data in database.execute(_QUERY):
+      for name, packed_arrays in database.execute(_QUERY):
         if isinstance(name, bytes):
           name = name.decode(errors='backslashreplace')
-        told = f'{flag}: client {printable(str(name))!r}'
-        with one_line(f'{told} is damaged'):
-          arrays = _arrays(data)
-        keys = assembled.features(told, image, label, arrays)
-        yield assembled.user(flag, name, *(arrays[key] for key in keys))
+        owner = f'{data_flag}: client {printable(str(name))!r}'
+        with one_line(f'{owner} is damaged'):
+          arrays = _arrays(packed_arrays)
+        image_key, label_key = assembled.feature_names(owner, image, label, arrays)
+        images, labels = arrays[image_key], arrays[label_key]
+        yield assembled.make_user(data_flag, name, images, labels)
 
 
-def _arrays(data: bytes) -> dict[str, np.ndarray]:
+def _require_no_changes(path):
+  """Raises ValueError if a file beside the database has changes of it."""
+  for ending, start in _CHANGE_FILES.items():
+    change_file = path.with_name(f'{path.name}{ending}')
+    if change_file.exists():
+      with files.opened(change_file) as file:
+        if file.read(len(start)) == start:
+          raise ValueError(
+            f'{change_file.name} has changes of it; query it once with sqlite3'
+          )
+
+
+def _arrays(compressed: bytes) -> dict[str, np.ndarray]:
   msgpack = assembled.package('sqlite', 'msgpack')
 
-  def array(code, packed):
-    if code != _ARRAY:
+  def array_of(code, packed):
+    if code != _ARRAY_CODE:
       return None  # text, which is neither image nor label
-    shape, kind, values = msgpack.unpackb(packed, raw=True)
-    return np.frombuffer(values, kind.decode()).reshape(shape)
+    shape, dtype, content = msgpack.unpackb(packed, raw=True)
+    return np.frombuffer(content, dtype.decode()).reshape(shape)
 
-  found = msgpack.unpackb(zlib.decompress(data), ext_hook=array)
-  return {name: one for name, one in found.items() if isinstance(one, np.ndarray)}
+  columns = msgpack.unpackb(zlib.decompress(compressed), ext_hook=array_of)
+  return {
+    name: column for name, column in columns.items() if isinstance(column, np.ndarray)
+  }

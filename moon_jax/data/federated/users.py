@@ -1,163 +1,223 @@
 """The users of a data set: their numbers, and which of them are kept."""
 
+from typing import NamedTuple
+
 import numpy as np
 
+from moon_jax.core.errors import KnobError
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.types import Dataset, Stored
-from moon_jax.data.arrays import DataError
+from moon_jax.data.errors import DataError
 
-Ids = np.ndarray | None
+_VALIDATION_DRAW = 9  # of Purpose.SUBSET; 0 and 1 are the splits, 2 the users
 
 
-def named(flag: str, data: Dataset, train: Ids, test: Ids) -> Dataset:
+class TestSplit(NamedTuple):
+  """The test examples by their users, of which there are N'.
+
+  Attributes:
+    owner: [M] int32 in [0, N'), the user of each example; None if unknown.
+    sizes: [N'] int64, examples of each user; [0] if the users are unknown.
+    num_users_without_training_data: number of these users that are no clients.
+  """
+
+  owner: np.ndarray | None
+  sizes: np.ndarray
+  num_users_without_training_data: int
+
+
+def named(
+  data_flag: str,
+  dataset: Dataset,
+  train_users: np.ndarray | None,
+  test_users: np.ndarray | None,
+) -> Dataset:
   """The data set with the users of its examples.
 
   Args:
-    flag: flag of the data, for the message.
-    data: the data set, without users.
-    train: [M] ids of the training examples' users, integers or text; None if unknown.
-    test: [M] ids of the test examples' users; a user may have test examples only.
+    data_flag: flag of the data, for messages.
+    dataset: the data set, without users.
+    train_users: [M] ids of the training examples' users, integers or text; None if
+      unknown.
+    test_users: [M] ids of the test examples' users; a user may have test examples only.
 
   Raises:
     DataError: the ids have another length or type.
   """
-  given = {'train': (train, data.train_labels), 'test': (test, data.test_labels)}
-  known = {
-    split: _ids(f'{flag}: {split}_client', np.asarray(ids), len(labels))
-    for split, (ids, labels) in given.items()
-    if ids is not None
-  }
-  if not known:
-    return data
-  if len({ids.dtype.kind for ids in known.values()}) > 1:
-    raise DataError(f'{flag}: train_client and test_client must be of one type.')
-  clients = np.unique(np.concatenate([*known.values()]))
-  numbers = {split: np.searchsorted(clients, ids) for split, ids in known.items()}
-  train, test = map(numbers.get, ('train', 'test'))
-  data = data._replace(train_clients=train, test_clients=test, clients=clients)
-  return _renumbered(data, np.unique([] if train is None else train).astype(np.int64))
+  if train_users is None and test_users is None:
+    return dataset
+  if train_users is not None:
+    name = f'{data_flag}: train_client'
+    train_users = _checked_ids(name, train_users, len(dataset.train_labels))
+  if test_users is not None:
+    name = f'{data_flag}: test_client'
+    test_users = _checked_ids(name, test_users, len(dataset.test_labels))
+  known_users = [users for users in (train_users, test_users) if users is not None]
+  if len({users.dtype.kind for users in known_users}) > 1:
+    raise DataError(f'{data_flag}: train_client and test_client must be of one type.')
+  names = np.unique(np.concatenate(known_users))
+  dataset = dataset._replace(
+    train_clients=_numbers(names, train_users),
+    test_clients=_numbers(names, test_users),
+    clients=names,
+  )
+  with_training_data = np.zeros(0, np.int64)
+  if train_users is not None:
+    with_training_data = np.unique(dataset.train_clients)
+  return _renumbered(dataset, with_training_data)
 
 
-def _ids(what: str, ids: np.ndarray, num_examples: int) -> np.ndarray:
+def _numbers(names, users):
+  return None if users is None else np.searchsorted(names, users)
+
+
+def _checked_ids(name: str, ids: np.ndarray, num_examples: int) -> np.ndarray:
   """The ids as int64 or text."""
+  ids = np.asarray(ids)
   if ids.shape != (num_examples,):
     raise DataError(
-      f'{what} has shape {ids.shape}; it must name the user of each of '
+      f'{name} has shape {ids.shape}; it must name the user of each of '
       f'{num_examples} examples.'
     )
   if ids.dtype.kind == 'S':
     return np.char.decode(ids, 'utf-8', 'backslashreplace')
   if ids.dtype.kind not in 'iuU':
-    raise DataError(f'{what} is {ids.dtype}, neither integers nor text.')
+    raise DataError(f'{name} is {ids.dtype}, neither integers nor text.')
   return ids if ids.dtype.kind == 'U' else ids.astype(np.int64)
 
 
-def _renumbered(data: Dataset, trained: np.ndarray) -> Dataset:
+def _renumbered(dataset: Dataset, with_training_data: np.ndarray) -> Dataset:
   """The data set with new numbers for its users; users without examples are dropped.
 
   Args:
-    data: data set with the old numbers.
-    trained: users that own training examples, ascending: they come first.
+    dataset: data set with the old numbers.
+    with_training_data: users that own training examples, ascending: they come first.
   """
-  splits, order = (data.train_clients, data.test_clients), trained
-  if data.test_clients is not None:
-    order = np.concatenate([trained, np.setdiff1d(data.test_clients, trained)])
-  new = np.empty(len(data.clients), np.int32)
-  new[order] = np.arange(len(order))
-  train, test = (None if numbers is None else new[numbers] for numbers in splits)
-  names = data.clients[order]
-  return data._replace(train_clients=train, test_clients=test, clients=names)
-
-
-def tested(
-  data: Dataset, num_clients: int
-) -> tuple[np.ndarray | None, np.ndarray, int]:
-  """The user of each test example, and the number of examples of each user.
-
-  Returns:
-    [M] int32 in [0, N'), [N'] sizes, and how many of the N' users are no clients. None,
-    [0] and 0 if the test examples have no user ids.
-  """
-  if data.test_clients is None:
-    return None, np.zeros(0, np.int64), 0
-  users, whose, sizes = np.unique(
-    data.test_clients, return_inverse=True, return_counts=True
+  order = with_training_data
+  if dataset.test_clients is not None:
+    only_tested = np.setdiff1d(dataset.test_clients, with_training_data)
+    order = np.concatenate([with_training_data, only_tested])
+  new_numbers = np.empty(len(dataset.clients), np.int32)
+  new_numbers[order] = np.arange(len(order))
+  train, test = dataset.train_clients, dataset.test_clients
+  return dataset._replace(
+    train_clients=None if train is None else new_numbers[train],
+    test_clients=None if test is None else new_numbers[test],
+    clients=dataset.clients[order],
   )
-  return whose.astype(np.int32), sizes, int(np.count_nonzero(users >= num_clients))
 
 
-def sizes_of(data: Dataset) -> np.ndarray | None:
+def test_split(dataset: Dataset, num_clients: int) -> TestSplit:
+  """The users of the test examples; the first `num_clients` users are clients."""
+  if dataset.test_clients is None:
+    return TestSplit(None, np.zeros(0, np.int64), 0)
+  users, owner, sizes = np.unique(
+    dataset.test_clients, return_inverse=True, return_counts=True
+  )
+  return TestSplit(
+    owner=owner.astype(np.int32),
+    sizes=sizes,
+    num_users_without_training_data=int(np.count_nonzero(users >= num_clients)),
+  )
+
+
+def sizes_of(dataset: Dataset) -> np.ndarray | None:
   """[N] training examples of each user; None if they have no user ids."""
-  if data.stored:
-    return data.stored.sizes
-  return None if data.train_clients is None else np.bincount(data.train_clients)
+  if dataset.stored:
+    return dataset.stored.sizes
+  if dataset.train_clients is None:
+    return None
+  return np.bincount(dataset.train_clients)
 
 
-def without_small(data: Dataset, min_size: int) -> tuple[Dataset, int]:
+def without_small(dataset: Dataset, min_size: int) -> tuple[Dataset, int]:
   """Leaves out the training examples of users that own too few.
 
   Test examples of these users stay.
 
   Args:
-    data: the data set, whose training examples have user ids.
+    dataset: the data set, whose training examples have user ids.
     min_size: fewest examples that a user must own.
 
   Returns:
     The data set, whose users have new numbers, and how many users were left out.
 
   Raises:
-    DataError: no user is left.
+    KnobError: no user is left.
   """
-  sizes = sizes_of(data)
-  stays = sizes >= min_size
-  if stays.all():
-    return data, 0
-  if not stays.any():
-    raise DataError(
-      f'--config.partition.min_size={min_size} leaves none of {len(sizes)} clients: '
-      f'the largest owns {sizes.max()} examples.'
+  sizes = sizes_of(dataset)
+  is_kept = sizes >= min_size
+  if is_kept.all():
+    return dataset, 0
+  if not is_kept.any():
+    raise KnobError(
+      'partition.min_size',
+      min_size,
+      f'leaves none of {len(sizes)} clients: the largest owns {sizes.max()} examples.',
     )
-  return _with(data, stays), int(np.count_nonzero(~stays))
+  return _with_users(dataset, is_kept), int(np.count_nonzero(~is_kept))
 
 
-def _with(data: Dataset, stays: np.ndarray, test: np.ndarray | None = None) -> Dataset:
-  """The training examples of some users, [N] bool, and these rows of the test."""
-  if data.stored:
-    own = (one[stays] for one in data.stored[:3])
-    kept = _chosen(data._replace(stored=Stored(*own, *data.stored[3:])), None, test)
+def _with_users(
+  dataset: Dataset, is_kept: np.ndarray, test_rows: np.ndarray | None = None
+) -> Dataset:
+  """The training examples of some users, and some test examples.
+
+  Args:
+    dataset: the data set.
+    is_kept: [N] bool, the users whose training examples are kept.
+    test_rows: rows of the test split; None: all rows.
+  """
+  if dataset.stored:
+    stored = Stored(
+      sizes=dataset.stored.sizes[is_kept],
+      class_counts=dataset.stored.class_counts[is_kept],
+      records=dataset.stored.records[is_kept],
+      read=dataset.stored.read,
+      digest=dataset.stored.digest,
+    )
+    smaller = _with_rows(dataset._replace(stored=stored), None, test_rows)
   else:
-    kept = _chosen(data, stays[data.train_clients], test)
-  return _renumbered(kept, np.flatnonzero(stays))
+    smaller = _with_rows(dataset, is_kept[dataset.train_clients], test_rows)
+  return _renumbered(smaller, np.flatnonzero(is_kept))
 
 
-def limited(data: Dataset, limit: int) -> Dataset:
+def limited(dataset: Dataset, limit: int) -> Dataset:
   """A fixed pseudo-random part of each split, with at most `limit` examples.
 
   From a split with user ids it takes whole users, at least one: the first in an order
   that both splits share, so mostly the same users train and are tested. A smaller limit
   keeps a part of what a larger one keeps.
   """
-  if data.validation_labels is not None:
-    images, labels = data.validation_images, data.validation_labels
-    rows = host_rng(0, Purpose.SUBSET, 9).permutation(len(labels))[:limit]
-    data = data._replace(validation_images=images[rows], validation_labels=labels[rows])
-  num_users = 0 if data.clients is None else len(data.clients)
-  rank = host_rng(0, Purpose.SUBSET, 2).permutation(num_users)
-  train, test = (
-    # Splits may be stored class by class: the first examples would not do.
-    host_rng(0, Purpose.SUBSET, split).permutation(len(labels))[:limit]
-    for split, labels in enumerate((data.train_labels, data.test_labels))
-  )
-  if data.test_clients is not None:
-    sizes = np.bincount(data.test_clients, minlength=len(rank))
-    test = np.flatnonzero(_first(rank, sizes, limit)[data.test_clients])
-  if (sizes := sizes_of(data)) is not None:
-    return _with(data, _first(rank[: len(sizes)], sizes, limit), test)
-  part = _chosen(data, train, test)
-  return part if data.clients is None else _renumbered(part, np.empty(0, np.int64))
+  if dataset.validation_labels is not None:
+    rows = _drawn_rows(_VALIDATION_DRAW, len(dataset.validation_labels), limit)
+    dataset = dataset._replace(
+      validation_images=dataset.validation_images[rows],
+      validation_labels=dataset.validation_labels[rows],
+    )
+  # Splits may be stored class by class: the first examples would not do.
+  train_rows = _drawn_rows(0, len(dataset.train_labels), limit)
+  test_rows = _drawn_rows(1, len(dataset.test_labels), limit)
+  if dataset.clients is None:
+    return _with_rows(dataset, train_rows, test_rows)
+  rank = host_rng(0, Purpose.SUBSET, 2).permutation(len(dataset.clients))
+  if dataset.test_clients is not None:
+    sizes = np.bincount(dataset.test_clients, minlength=len(rank))
+    is_kept = _first_users(rank, sizes, limit)
+    test_rows = np.flatnonzero(is_kept[dataset.test_clients])
+  train_sizes = sizes_of(dataset)
+  if train_sizes is not None:
+    is_kept = _first_users(rank[: len(train_sizes)], train_sizes, limit)
+    return _with_users(dataset, is_kept, test_rows)
+  smaller = _with_rows(dataset, train_rows, test_rows)
+  return _renumbered(smaller, np.zeros(0, np.int64))
 
 
-def _first(rank: np.ndarray, sizes: np.ndarray, limit: int) -> np.ndarray:
+def _drawn_rows(draw, num_examples, limit):
+  return host_rng(0, Purpose.SUBSET, draw).permutation(num_examples)[:limit]
+
+
+def _first_users(rank: np.ndarray, sizes: np.ndarray, limit: int) -> np.ndarray:
   """[N] bool, the first users with at most `limit` examples together; at least one."""
   order = np.argsort(rank)
   order = order[sizes[order] > 0]
@@ -165,13 +225,14 @@ def _first(rank: np.ndarray, sizes: np.ndarray, limit: int) -> np.ndarray:
   return np.isin(np.arange(len(sizes)), order[: max(number, 1)])
 
 
-def _chosen(data, train, test):
-  """The examples of these rows of each split; None: all rows."""
-  return data._replace(
-    **{
-      name: values[rows]
-      for split, rows in (('train', train), ('test', test))
-      for name in (f'{split}_images', f'{split}_labels', f'{split}_clients')
-      if rows is not None and (values := getattr(data, name)) is not None
-    }
-  )
+def _with_rows(
+  dataset: Dataset, train_rows: np.ndarray | None, test_rows: np.ndarray | None
+) -> Dataset:
+  """The examples of these rows of each split, numbers or [M] bool; None: all rows."""
+  fields = {}
+  for split, rows in (('train', train_rows), ('test', test_rows)):
+    for name in (f'{split}_images', f'{split}_labels', f'{split}_clients'):
+      array = getattr(dataset, name)
+      if rows is not None and array is not None:
+        fields[name] = array[rows]
+  return dataset._replace(**fields)

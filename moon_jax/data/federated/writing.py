@@ -3,23 +3,38 @@
 import os
 import pathlib
 import shutil
+from typing import NamedTuple
 
 import numpy as np
 
 from moon_jax.core.errors import RunError
 from moon_jax.core.types import Dataset
-from moon_jax.data import npz
-from moon_jax.data.arrays import DataError, pixel_sums, statistics_of, with_channels
+from moon_jax.data.dataset import Split, pair_fault, split_fault
+from moon_jax.data.errors import DataError
 from moon_jax.data.federated import assembled, records, users
+from moon_jax.data.pixels import pixel_sums, statistics_of, with_channels
 
-# Images [M, H, W] or [M, H, W, C], labels [M], ids [M] of their users or None.
-Test = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+
+class _Written(NamedTuple):
+  """What the index says of a record.
+
+  Attributes:
+    name: name of the user.
+    check: see `records.check_of`.
+    classes: the classes that the user has.
+    counts: number of examples of each of these classes.
+  """
+
+  name: int | str
+  check: bytes
+  classes: np.ndarray
+  counts: np.ndarray
 
 
 def write(
   out: pathlib.Path,
   federation: assembled.Federation,
-  test: Test,
+  test: assembled.Examples,
   statistics: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> np.ndarray:
   """Makes the folder, whole or not at all.
@@ -39,79 +54,100 @@ def write(
   partial = out.with_name(f'{out.name}.partial-{os.getpid()}')
   try:
     partial.mkdir(parents=True)
-    rows, sums = _write_records(partial / records.RECORDS, federation)
-    index = _index(federation, rows, sums, test, statistics)
+    written, sums = _write_records(partial / records.RECORDS, federation)
+    index = _index(federation, written, sums, test, statistics)
     np.savez(partial / records.INDEX, **index)
     partial.rename(out)
   except OSError as error:
-    raise RunError(f'--out={str(out)!r} cannot be written: {error}') from error
+    raise RunError(f'{str(out)!r} cannot be written: {error}') from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
   return index['sizes']
 
 
-def _write_records(path: pathlib.Path, federation: assembled.Federation):
-  """For each record the user, its check and its class counts; `pixel_sums` of all."""
+def _write_records(
+  path: pathlib.Path, federation: assembled.Federation
+) -> tuple[list[_Written], tuple[np.ndarray, np.ndarray]]:
+  """What was written, record by record, and `pixel_sums` of all images."""
   module = assembled.package('records', 'array_record.python.array_record_module')
-  rows, sums = [], (0, 0)
+  written = []
+  total, squares = 0, 0
   writer = module.ArrayRecordWriter(str(path), 'group_size:1')
   try:
-    for name, images, labels in federation.train:
-      images = with_channels(images)
-      record = records.record_of(images, labels)
+    for user in federation.train:
+      images = with_channels(user.images)
+      record = records.record_of(images, user.labels)
       _as_os_error(writer.write, record)
-      owned = np.unique(labels, return_counts=True)  # classes may be beyond 2^63
-      rows.append((name, records.check_of(record), *owned))
-      own = pixel_sums(images)
-      sums = tuple(a + b for a, b in zip(sums, own, strict=True))
+      # Not a count up to the largest class, which may be beyond 2^63.
+      classes, counts = np.unique(user.labels, return_counts=True)
+      written.append(_Written(user.name, records.check_of(record), classes, counts))
+      user_total, user_squares = pixel_sums(images)
+      total, squares = total + user_total, squares + user_squares
   finally:
     _as_os_error(writer.close)
-  if not rows:
-    raise DataError(f'{federation.flag} has no user with train examples.')
-  return rows, sums
+  if not written:
+    raise DataError(f'{federation.data_flag} has no user with train examples.')
+  return written, (total, squares)
 
 
-def _as_os_error(call, *given):
+def _as_os_error(call, *arguments):
   """Turns array_record's errors, which have many classes, into an OSError."""
   try:
-    return call(*given)
+    return call(*arguments)
   except (RuntimeError, ValueError) as error:
     raise OSError(str(error).partition('\n')[0]) from error
 
 
-def _index(federation, rows, sums, test, statistics) -> dict[str, np.ndarray]:
+def _index(federation, written, sums, test, statistics) -> dict[str, np.ndarray]:
   """The arrays of the index: the clients in the order of their names."""
-  images, labels, ids = with_channels(test[0], federation.flag), *test[1:]
-  names, checks, owned, numbers = zip(*rows, strict=True)
-  classes = np.unique(np.concatenate(owned))
-  like = np.empty((1, *sums[0].shape), np.uint8)
-  train = 'train_x', like, 'train_y', classes
-  tested = 'test_x', images, 'test_y', labels
-  fault = npz.split_fault(*tested)
-  if fault := fault or npz.pair_fault(train, tested, federation.num_classes):
-    raise DataError(f'{federation.flag}: {fault}.')
-  counts = np.zeros((len(rows), federation.num_classes or len(classes)), int)
-  for row, own, number in zip(counts, owned, numbers, strict=True):
-    row[own] = number
-  # One example of each class is enough to number the classes.
-  one_each = np.zeros(len(counts), np.int32)
-  data = Dataset(federation.name, like, one_each, images, labels, 0, (), ())
-  data = users.named(federation.flag, data, np.array(names), ids)
-  order = np.argsort(data.train_clients)
-  checks = np.frombuffer(b''.join(checks), np.uint8).reshape(len(order), -1)
-  sizes = counts.sum(1)
+  data_flag = federation.data_flag
+  test_images = with_channels(test.images, data_flag)
+  classes = np.unique(np.concatenate([record.classes for record in written]))
+  one_image = np.empty((1, *sums[0].shape), np.uint8)
+  fault = _fault(federation, one_image, classes, test_images, test.labels)
+  if fault:
+    raise DataError(f'{data_flag}: {fault}.')
+  num_classes = federation.num_classes or len(classes)
+  class_counts = np.zeros((len(written), num_classes), int)
+  for row, record in zip(class_counts, written, strict=True):
+    row[record.classes] = record.counts
+  # One example of each user is enough to number the users.
+  one_each = Dataset(
+    name=federation.name,
+    train_images=one_image,
+    train_labels=np.zeros(len(written), np.int32),
+    test_images=test_images,
+    test_labels=test.labels,
+    num_classes=0,
+    mean=(),
+    std=(),
+  )
+  names = np.array([record.name for record in written])
+  numbered = users.named(data_flag, one_each, names, test.user_names)
+  order = np.argsort(numbered.train_clients)
+  checks = np.frombuffer(b''.join(record.check for record in written), np.uint8)
+  sizes = class_counts.sum(1)
   mean, std = statistics or statistics_of(*sums, int(sizes.sum()))
   index = {
     'sizes': sizes[order],
     'records': order,
-    'checks': checks[order],
-    'class_counts': counts[order],
-    'clients': data.clients,
+    'checks': checks.reshape(len(order), -1)[order],
+    'class_counts': class_counts[order],
+    'clients': numbered.clients,
     'mean': np.asarray(mean),
     'std': np.asarray(std),
-    'test_x': images,
-    'test_y': labels,
+    'test_x': test_images,
+    'test_y': test.labels,
   }
-  if names := federation.class_names:
-    index['class_names'] = np.array(names, str)
-  return index | ({} if ids is None else {'test_client': data.test_clients})
+  if federation.class_names:
+    index['class_names'] = np.array(federation.class_names, str)
+  if test.user_names is not None:
+    index['test_client'] = numbered.test_clients
+  return index
+
+
+def _fault(federation, one_image, classes, test_images, test_labels):
+  """What is wrong with the test examples, alone or with training; '' if nothing is."""
+  test = Split('test_x', test_images, 'test_y', test_labels)
+  train = Split('train_x', one_image, 'train_y', classes)
+  return split_fault(test) or pair_fault(train, test, federation.num_classes)

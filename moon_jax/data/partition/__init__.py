@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from moon_jax import catalog
-from moon_jax.core.errors import UsageError
-from moon_jax.data.partition.base import Partition, Skewed, class_counts, grouped
+from moon_jax.core.errors import KnobError
+from moon_jax.data.partition.base import Dealt, Partition, class_counts, grouped
 
 
-def make(name: str, labels: np.ndarray, *, num_clients: int, **options: Any) -> Skewed:
+def make(name: str, labels: np.ndarray, *, num_clients: int, **options: Any) -> Dealt:
   """Partitions the examples by a rule of the catalog.
 
   Args:
@@ -26,21 +26,29 @@ def make(name: str, labels: np.ndarray, *, num_clients: int, **options: Any) -> 
   Raises:
     UsageError: the rule cannot be met; see its function.
   """
-  part = catalog.part('partition', name)
-  made = part.build((Partition, Skewed), labels, num_clients=num_clients, **options)
-  skewed = made if isinstance(made, Skewed) else Skewed(made)
-  split = skewed.split
-  fits = np.array_equal(np.sort(split.indices), np.arange(len(labels)))
-  ends = len(split.sizes), *split.offsets[[0, -1]]
-  if not fits or ends != (num_clients, 0, len(labels)):
-    raise UsageError(
-      f'--config.partition.name={name!r} must give each of {len(labels)} examples to '
-      f'one of {num_clients} clients.'
+  rule = catalog.part('partition', name)
+  dealt = rule.build((Partition, Dealt), labels, num_clients=num_clients, **options)
+  if isinstance(dealt, Partition):
+    dealt = Dealt(dealt)
+  if not _gives_each_example_once(dealt.partition, len(labels), num_clients):
+    raise KnobError(
+      'partition.name',
+      name,
+      f'must give each of {len(labels)} examples to one of {num_clients} clients.',
     )
   # The package's own rules respect min_size, which may be 0 here.
-  if part.registered and (few := np.flatnonzero(split.sizes < 1)).size:
-    raise UsageError(
-      f'--config.partition.name={name!r} must give each client an example, and client '
-      f'{few[0]} owns none.'
+  without_example = np.flatnonzero(dealt.partition.sizes < 1)
+  if rule.registered and without_example.size:
+    raise KnobError(
+      'partition.name',
+      name,
+      f'must give each client an example, and client {without_example[0]} owns none.',
     )
-  return skewed
+  return dealt
+
+
+def _gives_each_example_once(partition, num_examples, num_clients):
+  if not np.array_equal(np.sort(partition.indices), np.arange(num_examples)):
+    return False
+  first, last = partition.offsets[[0, -1]]
+  return (len(partition.sizes), first, last) == (num_clients, 0, num_examples)

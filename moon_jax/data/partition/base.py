@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moon_jax.core.errors import UsageError
+from moon_jax.core.flags import flag
 from moon_jax.core.keys import Purpose, host_rng
 
 MAX_ATTEMPTS = 1000  # a second or two on 50,000 examples
@@ -41,16 +42,21 @@ class Partition(NamedTuple):
     return [self.client(i) for i in clients]
 
 
-class Skewed(NamedTuple):
-  """The result of a rule whose clients do not see their images unchanged.
+def _unchanged(images, partition):
+  return images
+
+
+class Dealt(NamedTuple):
+  """The examples as a rule has dealt them out.
 
   Attributes:
-    split: the owner of each example.
-    see: (images [M, H, W, C] uint8, split) -> the images as their owners see them.
+    partition: the owner of each example.
+    image_view: (images [M, H, W, C] uint8, partition) -> the images as their owners see
+      them; unchanged, unless the rule changes them.
   """
 
-  split: Partition
-  see: Callable[[np.ndarray, Partition], np.ndarray] = lambda images, split: images
+  partition: Partition
+  image_view: Callable[[np.ndarray, Partition], np.ndarray] = _unchanged
 
 
 # generator -> [N] examples of each client, and a function that returns the [M] owners.
@@ -65,41 +71,41 @@ def first_large_enough(
   num_clients: int,
   min_size: int,
   seed: int,
-  otherwise: Draw | None = None,
+  fallback: Draw | None = None,
 ) -> Partition:
   """The first of MAX_ATTEMPTS draws in which each client owns min_size examples.
 
   If more than HOPELESS clients are below it in a draw, no further draw is tried.
 
   Args:
-    rule: the flag that may be changed, for the message.
+    rule: the flag that may be changed, with its value, for the message.
     draw: one draw.
     num_examples: M.
     num_clients: N.
     min_size: fewest examples a client may own.
     seed: the run's seed; attempt a draws from the stream (seed, PARTITION, a).
-    otherwise: a draw from the stream (seed, PARTITION, MAX_ATTEMPTS), if no draw was
+    fallback: a draw from the stream (seed, PARTITION, MAX_ATTEMPTS), if no draw was
       good enough; None: there is no such draw.
 
   Raises:
     UsageError: there are fewer than num_clients * min_size examples, or no draw was
-      good enough and there is no `otherwise`.
+      good enough and there is no `fallback`.
   """
   require_enough(num_examples, num_clients, min_size)
   for attempt in range(MAX_ATTEMPTS):
     sizes, deal = draw(host_rng(seed, Purpose.PARTITION, attempt))
-    short = int(np.count_nonzero(sizes < min_size))
-    if not short:
+    num_too_small = int(np.count_nonzero(sizes < min_size))
+    if num_too_small == 0:
       return grouped(deal(), num_clients)
-    if short > HOPELESS:
+    if num_too_small > HOPELESS:
       break
-  if otherwise:
-    _, deal = otherwise(host_rng(seed, Purpose.PARTITION, MAX_ATTEMPTS))
+  if fallback:
+    _, deal = fallback(host_rng(seed, Purpose.PARTITION, MAX_ATTEMPTS))
     return grouped(deal(), num_clients)
   raise UsageError(
-    f'{rule} gave {short} of {num_clients} clients fewer than {min_size} of '
+    f'{rule} gave {num_too_small} of {num_clients} clients fewer than {min_size} of '
     f'{num_examples} examples in the last of {attempt + 1} draws: change it, or lower '
-    '--config.partition.min_size or --config.num_clients.'
+    f'{flag("partition.min_size")} or {flag("num_clients")}.'
   )
 
 
@@ -118,7 +124,7 @@ def require_enough(num_examples: int, num_clients: int, min_size: int) -> None:
     raise UsageError(
       f'{num_clients} clients with at least {min_size} examples need '
       f'{num_clients * min_size}, and there are {num_examples}: lower '
-      '--config.num_clients or --config.partition.min_size.'
+      f'{flag("num_clients")} or {flag("partition.min_size")}.'
     )
 
 

@@ -5,7 +5,7 @@ import functools
 import numpy as np
 
 from moon_jax.core.keys import Purpose, host_rng
-from moon_jax.data.partition.base import Partition, Skewed
+from moon_jax.data.partition.base import Dealt, Partition
 from moon_jax.data.partition.quantity_skew import iid
 
 _ROWS_AT_A_TIME = 100  # bounds the floats in memory; any number gives the same noise
@@ -13,15 +13,16 @@ _ROWS_AT_A_TIME = 100  # bounds the floats in memory; any number gives the same 
 
 def noise(
   labels: np.ndarray, *, num_clients: int, min_size: int, seed: int, noise_sigma: float
-) -> Skewed:
+) -> Dealt:
   """Deals the examples as `iid` does; later clients see noisier images."""
-  split = iid(labels, num_clients=num_clients, min_size=min_size, seed=seed)
-  see = functools.partial(add_noise, noise_sigma=noise_sigma, seed=seed)
-  return Skewed(split, see)
+  return Dealt(
+    partition=iid(labels, num_clients=num_clients, min_size=min_size, seed=seed),
+    image_view=functools.partial(add_noise, noise_sigma=noise_sigma, seed=seed),
+  )
 
 
 def add_noise(
-  images: np.ndarray, split: Partition, *, noise_sigma: float, seed: int
+  images: np.ndarray, partition: Partition, *, noise_sigma: float, seed: int
 ) -> np.ndarray:
   """Adds Gaussian noise of standard deviation sigma (i + 1) / N to client i's images.
 
@@ -33,7 +34,7 @@ def add_noise(
 
   Args:
     images: [M, H, W, C] uint8; not changed.
-    split: the owner of every image.
+    partition: the owner of every image.
     noise_sigma: standard deviation of the last client's noise, in [0, 1].
     seed: the run's seed. The standard normal draw of row m is a function of the seed
       and m alone; the owner only scales it.
@@ -41,10 +42,10 @@ def add_noise(
   Returns:
     [M, H, W, C] uint8.
   """
-  num_clients = len(split.sizes)
+  num_clients = len(partition.sizes)
   levels = 255 * noise_sigma * (np.arange(num_clients) + 1) / num_clients
   scale = np.empty(len(images), np.float32)
-  scale[split.indices] = np.repeat(levels, split.sizes)
+  scale[partition.indices] = np.repeat(levels, partition.sizes)
   rng = host_rng(seed, Purpose.NOISE)
   noisy = np.empty_like(images)
   for start in range(0, len(images), _ROWS_AT_A_TIME):

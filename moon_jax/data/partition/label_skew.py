@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from moon_jax.core.errors import UsageError
+from moon_jax.core.errors import KnobError
+from moon_jax.core.flags import flag
 from moon_jax.data.partition import base
 from moon_jax.data.partition.base import Partition
 
@@ -35,25 +36,31 @@ def dirichlet(
     UsageError: there are fewer than num_clients * min_size examples, or each draw
       left some client below min_size; see `base.first_large_enough`.
   """
-  classes = _members(labels)
+  rows_by_class = _rows_by_class(labels)
 
   def draw(rng):
     owners = np.empty(len(labels), np.int64)
-    held = np.zeros(num_clients, np.int64)
-    for members in classes:
-      # Never empty: before the last class is dealt, the mean client holds less than M /
-      # N.
-      takers = np.flatnonzero((held * num_clients < len(owners)) | (not balance))
+    sizes = np.zeros(num_clients, np.int64)
+    for rows in rows_by_class:
+      takers = np.arange(num_clients)
+      if balance:
+        # Never empty: before the last class is dealt, the mean client has less than its
+        # fair share.
+        takers = np.flatnonzero(sizes * num_clients < len(owners))
       # Part of a Dirichlet vector, scaled to sum to one, is again Dirichlet: drawing
       # just the takers' shares is the same in law, and they cannot all round to zero.
-      counts = base.dirichlet_counts(rng, len(takers), beta, len(members))
-      owners[rng.permutation(members)] = np.repeat(takers, counts)
-      held[takers] += counts
-    return held, lambda: owners
+      counts = base.dirichlet_counts(rng, len(takers), beta, len(rows))
+      owners[rng.permutation(rows)] = np.repeat(takers, counts)
+      sizes[takers] += counts
+    return sizes, lambda: owners
 
-  rule = f'--config.partition.beta={beta}'
   return base.first_large_enough(
-    rule, draw, len(labels), num_clients=num_clients, min_size=min_size, seed=seed
+    flag('partition.beta', beta),
+    draw,
+    len(labels),
+    num_clients=num_clients,
+    min_size=min_size,
+    seed=seed,
   )
 
 
@@ -85,56 +92,64 @@ def shards(
     UsageError: k is not in [1, Y], N * k < Y, some class has fewer examples than
       it may have owners, or no partition with min_size exists or was found.
   """
-  classes = _members(labels)
+  rows_by_class = _rows_by_class(labels)
   _require_owners(labels, num_clients, classes_per_client)
 
   def draw(rng):
     owners = np.empty(len(labels), np.int64)
-    held = np.zeros(num_clients, np.int64)
-    owns = _owned_classes(rng, num_clients, len(classes), classes_per_client)
-    for label, members in enumerate(classes):
-      takers = np.flatnonzero(owns[:, label])
-      takers = takers[np.lexsort((rng.random(len(takers)), held[takers]))]
-      dealt = takers[np.arange(len(members)) % len(takers)]
-      owners[rng.permutation(members)] = dealt
-      held += np.bincount(dealt, minlength=num_clients)
-    return held, lambda: owners
+    sizes = np.zeros(num_clients, np.int64)
+    is_owner = _class_owners(rng, num_clients, len(rows_by_class), classes_per_client)
+    for number, rows in enumerate(rows_by_class):
+      takers = np.flatnonzero(is_owner[:, number])
+      # The last key of lexsort is the first to sort by.
+      takers = takers[np.lexsort((rng.random(len(takers)), sizes[takers]))]
+      dealt = takers[np.arange(len(rows)) % len(takers)]
+      owners[rng.permutation(rows)] = dealt
+      sizes += np.bincount(dealt, minlength=num_clients)
+    return sizes, lambda: owners
 
-  rule = f'--config.partition.classes_per_client={classes_per_client}'
   return base.first_large_enough(
-    rule, draw, len(labels), num_clients=num_clients, min_size=min_size, seed=seed
+    flag('partition.classes_per_client', classes_per_client),
+    draw,
+    len(labels),
+    num_clients=num_clients,
+    min_size=min_size,
+    seed=seed,
   )
 
 
-def _owned_classes(rng, num_clients, num_classes, per_client):
+def _class_owners(rng, num_clients, num_classes, classes_per_client):
   """[N, Y] bool, whether a client owns a class: in turn those with fewest owners."""
-  owns = np.zeros((num_clients, num_classes), bool)
+  is_owner = np.zeros((num_clients, num_classes), bool)
   num_owners = np.zeros(num_classes, int)
-  for mine in owns:
-    # The last key of lexsort is the first to sort by.
+  for owned_classes in is_owner:
     order = np.lexsort((rng.random(num_classes), num_owners))
-    mine[order[:per_client]] = True
-    num_owners += mine
-  return owns
+    owned_classes[order[:classes_per_client]] = True
+    num_owners += owned_classes
+  return is_owner
 
 
-def _require_owners(labels, num_clients, per_client):
-  names, sizes = np.unique(labels, return_counts=True)
-  flag = f'--config.partition.classes_per_client={per_client}'
-  fewest = -(-len(names) // num_clients)  # or some classes would have no owner
-  if not fewest <= per_client <= len(names):
-    raise UsageError(
-      f'{flag} must be in [{fewest}, {len(names)}]: {num_clients} clients own the '
-      f'{len(names)} classes of the training examples.'
+def _require_owners(labels, num_clients, classes_per_client):
+  classes, sizes = np.unique(labels, return_counts=True)
+  num_classes = len(classes)
+  fewest = -(-num_classes // num_clients)  # or some classes would have no owner
+  if not fewest <= classes_per_client <= num_classes:
+    raise KnobError(
+      'partition.classes_per_client',
+      classes_per_client,
+      f'must be in [{fewest}, {num_classes}]: {num_clients} clients own the '
+      f'{num_classes} classes of the training examples.',
     )
-  most_owners = -(-num_clients * per_client // len(names))
+  most_owners = -(-num_clients * classes_per_client // num_classes)
   if sizes.min() < most_owners:
-    raise UsageError(
-      f'{flag}: class {names[sizes.argmin()]} has {sizes.min()} examples for up to '
-      f'{most_owners} clients: lower it or --config.num_clients.'
+    raise KnobError(
+      'partition.classes_per_client',
+      classes_per_client,
+      f'must be lower, or {flag("num_clients")}: class {classes[sizes.argmin()]} has '
+      f'{sizes.min()} examples for up to {most_owners} clients.',
     )
 
 
-def _members(labels):
+def _rows_by_class(labels):
   """The indices of each class that occurs, in the order of the labels."""
   return [np.flatnonzero(labels == label) for label in np.unique(labels)]

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from moon_jax.data.arrays import DataError
+from moon_jax.core.flags import flag
+from moon_jax.data.errors import DataError
 from moon_jax.data.partition import base
 from moon_jax.data.partition.base import Partition
 
@@ -29,7 +30,7 @@ def natural(
   """
   if clients is None:
     raise DataError(
-      '--config.partition.name=natural needs data with user ids: '
-      'train_client in an .npz file, --config.data.client, or another source.'
+      f'{flag("partition.name")}=natural needs data with user ids: '
+      f'train_client in an .npz file, {flag("data.client")}, or another source.'
     )
   return base.grouped(clients, num_clients)

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 
+from moon_jax.core.flags import flag
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.data.partition import base
 from moon_jax.data.partition.base import Partition
@@ -50,17 +51,17 @@ def quantity(
     UsageError: there are fewer than num_clients * min_size examples.
   """
 
-  def draw(rng, least=0):
-    shared = len(labels) - num_clients * least
-    counts = least + base.dirichlet_counts(rng, num_clients, beta, shared)
-    return counts, lambda: rng.permutation(np.repeat(np.arange(num_clients), counts))
+  def draw(rng, reserved=0):
+    num_shared = len(labels) - num_clients * reserved
+    sizes = reserved + base.dirichlet_counts(rng, num_clients, beta, num_shared)
+    return sizes, lambda: rng.permutation(np.repeat(np.arange(num_clients), sizes))
 
   return base.first_large_enough(
-    f'--config.partition.beta={beta}',
+    flag('partition.beta', beta),
     draw,
     len(labels),
     num_clients=num_clients,
     min_size=min_size,
     seed=seed,
-    otherwise=functools.partial(draw, least=min_size),
+    fallback=functools.partial(draw, reserved=min_size),
   )

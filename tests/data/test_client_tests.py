@@ -5,7 +5,7 @@ import pytest
 
 from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Dataset
-from moon_jax.data import own_tests
+from moon_jax.data import client_tests
 from moon_jax.data.partition import Partition
 
 # Clients with 4, 1, 10 and 2 of 17 examples, in no order.
@@ -21,7 +21,7 @@ def rows_of(tests):
 
 def test_by_hand():
   # 0.25 of 4, 1, 10 and 2 are 1, 0.25, 2.5 and 0.5: 1, 0, 3 and 1, halves up.
-  left, tests = own_tests.held_out(SPLIT, 0.25, seed=0)
+  left, tests = client_tests.hold_out(SPLIT, 0.25, seed=0)
   assert left.sizes.tolist() == [3, 1, 7, 1]
   assert (tests.clients.tolist(), tests.sizes.tolist()) == ([0, 2, 3], [1, 3, 1])
   assert tests.of_training
@@ -34,21 +34,21 @@ def test_by_hand():
 
 
 def test_the_tests_are_a_function_of_seed_and_client():
-  first = rows_of(own_tests.held_out(SPLIT, 0.3, seed=0)[1])
-  assert first == rows_of(own_tests.held_out(SPLIT, 0.3, seed=0)[1])
-  assert first[2] != rows_of(own_tests.held_out(SPLIT, 0.3, seed=1)[1])[2]
+  first = rows_of(client_tests.hold_out(SPLIT, 0.3, seed=0)[1])
+  assert first == rows_of(client_tests.hold_out(SPLIT, 0.3, seed=0)[1])
+  assert first[2] != rows_of(client_tests.hold_out(SPLIT, 0.3, seed=1)[1])[2]
   # A client's draw depends on its number alone: other clients behind it do not change
   # it.
   fewer = Partition(INDICES[:15], SPLIT.offsets[:4])
-  assert first[2] == rows_of(own_tests.held_out(fewer, 0.3, seed=0)[1])[2]
+  assert first[2] == rows_of(client_tests.hold_out(fewer, 0.3, seed=0)[1])[2]
 
 
 def test_nothing_left_to_train_on():
   # Half of the only example of client 1 is 0.5, and so all of it.
   with pytest.raises(UsageError, match=r'local_test=0\.5 leaves client 1 nothing'):
-    own_tests.held_out(SPLIT, 0.5, seed=0)
+    client_tests.hold_out(SPLIT, 0.5, seed=0)
   with pytest.raises(UsageError, match=r'0\.04 gives no client an example'):
-    own_tests.held_out(SPLIT, 0.04, seed=0)
+    client_tests.hold_out(SPLIT, 0.04, seed=0)
 
 
 def test_test_examples_with_user_ids_test_their_users():
@@ -57,8 +57,10 @@ def test_test_examples_with_user_ids_test_their_users():
   names = np.array(['a', 'b', 'c', 'd'])
   data = Dataset('x', *empty, *empty, 2, *np.ones((2, 1)), None, whose, names)
   # User 3 trains on nothing, and is no client; client 1 has no test.
-  tests = own_tests.of_users(data, 3)
+  tests = client_tests.tests_of_users(data, 3)
   assert rows_of(tests) == {0: {1, 4}, 2: {0, 3, 5}}
   assert not tests.of_training
-  assert own_tests.of_users(data._replace(test_clients=None), 3) is None
-  assert own_tests.of_users(data._replace(test_clients=np.full(6, 3)), 3) is None
+  assert client_tests.tests_of_users(data._replace(test_clients=None), 3) is None
+  assert (
+    client_tests.tests_of_users(data._replace(test_clients=np.full(6, 3)), 3) is None
+  )

@@ -1,0 +1,278 @@
+"""Puts the arrays of a source together as a Dataset, if they fit each other."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from moon_jax.core.flags import flag
+from moon_jax.core.types import Dataset
+from moon_jax.data.errors import DataError, one_line
+from moon_jax.data.federated import users
+from moon_jax.data.pixels import PIXELS, grey_levels, pixel_statistics, with_channels
+
+# The names of the arrays, for messages; few data have the validation arrays.
+ARRAY_NAMES = ('train_x', 'train_y', 'test_x', 'test_y', 'val_x', 'val_y')
+NUM_REQUIRED = 4  # of these names
+# The user of each example; data may have one of these arrays, both or none.
+USER_ARRAYS = ('train_client', 'test_client')
+
+
+class Split(NamedTuple):
+  """The images and labels of a split, with the names by which their author knows them.
+
+  Attributes:
+    images_name: name of the images, for messages.
+    images: an array of any type and shape.
+    labels_name: name of the labels, for messages.
+    labels: an array of any type and shape, made `flat`.
+  """
+
+  images_name: str
+  images: np.ndarray
+  labels_name: str
+  labels: np.ndarray
+
+
+def checked_dataset(
+  data_flag: str,
+  name: str,
+  arrays: Sequence[np.ndarray],
+  *,
+  num_classes: int | None = None,
+  statistics: tuple[np.ndarray, np.ndarray] | None = None,
+  class_names: Sequence[str] = (),
+  array_names: Sequence[str] = ARRAY_NAMES,
+) -> Dataset:
+  """The Dataset of the arrays of a source, without users.
+
+  Args:
+    data_flag: flag of the data, for messages.
+    name: name of the data set.
+    arrays: images and labels for training, for the test, and perhaps for validation.
+    num_classes: Y, if the data have it; otherwise every label up to the largest must
+      occur.
+    statistics: [C] mean and deviation of pixel / 255; None: they are computed.
+    class_names: [Y], if the data have them; text labels give them too.
+    array_names: names of the arrays in the data.
+
+  Raises:
+    DataError: an array is unusable, or does not fit another one.
+  """
+  images = [grey_levels(array) for array in arrays[::2]]
+  labels = [flat(array) for array in arrays[1::2]]
+  label_kinds = {array.dtype.kind for array in labels}
+  if label_kinds in ({'S'}, {'U'}):
+    labels, class_names = _numbered(data_flag, labels, array_names[1::2])
+  for split in _splits(array_names, images, labels):
+    if fault := split_fault(split):
+      raise DataError(f'{data_flag}: {fault}.')
+  images = [
+    with_channels(array, data_flag if number == 0 else '')
+    for number, array in enumerate(images)
+  ]
+  train, *others = _splits(array_names, images, labels)
+  for other in others:
+    if fault := pair_fault(train, other, num_classes):
+      raise DataError(f'{data_flag}: {fault}.')
+  num_classes = num_classes or int(labels[0].max()) + 1
+  if class_names == [*map(str, range(num_classes))]:  # also TFDS's for unnamed classes
+    class_names = ()
+  train, test, *validation = zip(images, labels, strict=True)
+  data = make_dataset(name, train, test, num_classes, statistics, class_names)
+  for validation_images, validation_labels in validation:
+    data = data._replace(
+      validation_images=np.ascontiguousarray(validation_images),
+      validation_labels=np.ascontiguousarray(validation_labels, np.int32),
+    )
+  return data
+
+
+def registered_dataset(source: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
+  """The Dataset of the arrays that a registered source returns.
+
+  Args:
+    source: name of the source.
+    arrays: train_x, train_y, test_x, test_y, as in a .npz file, and perhaps
+      train_client, test_client, of which one may be None.
+
+  Raises:
+    DataError: an array is unusable.
+  """
+  data_flag = flag('data.source', source)
+  required = ARRAY_NAMES[:NUM_REQUIRED]
+  if len(arrays) not in (len(required), len(required + USER_ARRAYS)):
+    raise DataError(
+      f'{data_flag} must return ({", ".join(required)}), and with users '
+      f'{", ".join(USER_ARRAYS)} too.'
+    )
+  with one_line(f'{data_flag} must return arrays'):
+    arrays = [None if array is None else _plain_array(array) for array in arrays]
+  data = checked_dataset(data_flag, source, arrays[: len(required)])
+  train_users, test_users = arrays[len(required) :] or (None, None)
+  return users.named(data_flag, data, train_users, test_users)
+
+
+def make_dataset(
+  name: str,
+  train: tuple[np.ndarray, np.ndarray],
+  test: tuple[np.ndarray, np.ndarray],
+  num_classes: int,
+  statistics: tuple[np.ndarray, np.ndarray] | None = None,
+  class_names: Sequence[str] = (),
+) -> Dataset:
+  """A Dataset of arrays that are known to fit each other.
+
+  Args:
+    name: name of the data set.
+    train: training images [M, H, W] or [M, H, W, C] uint8, and their labels [M].
+    test: test images and their labels.
+    num_classes: Y.
+    statistics: [C] mean and deviation of pixel / 255; None: they are computed.
+    class_names: [Y]; left out if they do not name Y different classes.
+  """
+  train_images, train_labels = _contiguous(*train)
+  test_images, test_labels = _contiguous(*test)
+  mean, std = statistics or pixel_statistics(train_images)
+  class_names = tuple(map(str, class_names))
+  if not len(set(class_names)) == len(class_names) == num_classes:
+    class_names = ()
+  return Dataset(
+    name=name,
+    train_images=train_images,
+    train_labels=train_labels,
+    test_images=test_images,
+    test_labels=test_labels,
+    num_classes=num_classes,
+    mean=np.asarray(mean, np.float32),
+    std=np.asarray(std, np.float32),
+    class_names=class_names,
+  )
+
+
+def flat(labels: np.ndarray) -> np.ndarray:
+  """Labels [M, 1] as [M]; other labels unchanged."""
+  return labels[:, 0] if labels.shape[1:] == (1,) else labels
+
+
+def split_fault(split: Split) -> str:
+  """What is wrong with one split, and the remedy if there is one; '' if nothing is."""
+  images_name, images, labels_name, labels = split
+  if images.ndim not in (3, 4) or 0 in images.shape[1:]:
+    return f'{images_name} has shape {images.shape}, not [M, H, W] or [M, H, W, C]'
+  if labels.ndim != 1:
+    remedy = _one_hot_remedy(labels_name, labels)
+    return f'{labels_name} has shape {labels.shape}, not [M]{remedy}'
+  if not len(images) == len(labels) > 0:
+    return (
+      f'{images_name} holds {len(images)} images, {labels_name} {len(labels)} labels; '
+      'save as many'
+    )
+  if images.dtype != np.uint8:
+    pixels = str(images.dtype)
+    if images.dtype.kind in 'iuf':
+      pixels += f', from {images.min()} to {images.max()}'
+    return f'{images_name} is {pixels}; pixels must be {PIXELS}'
+  if labels.dtype.kind not in 'iu':
+    remedy = _integer_remedy(labels_name, labels)
+    return f'{labels_name} is {labels.dtype}, not integer{remedy}'
+  if labels.min() < 0:
+    row = labels.argmin()
+    return f'{labels_name}[{row}] is {labels[row]}; number the classes from 0'
+  return ''
+
+
+def pair_fault(train: Split, other: Split, num_classes: int | None) -> str:
+  """What is wrong between two splits, in the form of `split_fault`; '' if nothing is.
+
+  Args:
+    train: the training split, without a fault of its own.
+    other: another split, without a fault of its own.
+    num_classes: Y, if the data have it.
+  """
+  if train.images.shape[1:] != other.images.shape[1:]:
+    return (
+      f'{train.images_name} is {train.images.shape}, {other.images_name} '
+      f'{other.images.shape}; make images alike'
+    )
+  if num_classes:
+    largest, labels_name = max(
+      (train.labels.max(), train.labels_name), (other.labels.max(), other.labels_name)
+    )
+    if largest >= num_classes:
+      return f'{labels_name} holds {largest}, beyond {num_classes - 1}'
+    return ''
+  classes = np.unique(train.labels)  # not a count up to the largest, which may be 2**63
+  gaps = np.flatnonzero(classes != np.arange(len(classes)))
+  if gaps.size:
+    return (
+      f'{train.labels_name} holds no {gaps[0]}; number the classes from 0 without gaps'
+    )
+  if len(classes) < 2:
+    return f'{train.labels_name} holds one class only; at least 2 are needed'
+  if other.labels.max() > classes[-1]:
+    return (
+      f'{other.labels_name} holds {other.labels.max()}, a class that '
+      f'{train.labels_name} has not; remove it'
+    )
+  return ''
+
+
+def _contiguous(images, labels):
+  return (
+    np.ascontiguousarray(with_channels(images)),
+    np.ascontiguousarray(labels, np.int32),
+  )
+
+
+def _splits(array_names, images, labels):
+  """The splits that there are: the last names may stand for no array."""
+  columns = array_names[::2], images, array_names[1::2], labels
+  return [Split(*columns_of_split) for columns_of_split in zip(*columns, strict=False)]
+
+
+def _plain_array(values):
+  """The values as an array; text in an array of objects, as of pandas, as text."""
+  array = np.asarray(values)
+  is_text = array.dtype == object and all(isinstance(word, str) for word in array.flat)
+  return array.astype(str) if is_text else array
+
+
+def _numbered(data_flag, labels, label_names):
+  """Text labels as numbers, in the ascending order of the classes, and the classes."""
+  classes = np.unique(labels[0])
+  for texts, name in zip(labels, label_names, strict=False):
+    unknown = texts[~np.isin(texts, classes)]
+    if unknown.size:
+      raise DataError(
+        f'{data_flag}: {name} holds {unknown[0].item()!r}, a class that '
+        f'{label_names[0]} has not; remove it.'
+      )
+  numbers = [np.searchsorted(classes, texts) for texts in labels]
+  if classes.dtype.kind == 'S':
+    classes = np.char.decode(classes, 'utf-8', 'backslashreplace')
+  return numbers, classes.tolist()
+
+
+def _one_hot_remedy(labels_name, labels):
+  """How to convert one-hot labels to [M], or what is wrong with them; '' for others."""
+  if labels.ndim != 2 or labels.dtype.kind not in 'biuf':
+    return ''
+  if not np.isin(labels, (0, 1)).all():
+    return ''
+  wrong_rows = np.flatnonzero(labels.sum(1) != 1)
+  if wrong_rows.size:
+    row = wrong_rows[0]
+    return (
+      f': row {row} names {int(labels[row].sum())} classes, and an image must have one'
+    )
+  return f'; convert one-hot with {labels_name}.argmax(1)'
+
+
+def _integer_remedy(labels_name, labels):
+  """How to convert labels that are not integers; '' if there is no way."""
+  if labels.dtype.kind in 'SU':
+    return ': number the classes from 0, alike in all the data'
+  if labels.dtype.kind in 'fb' and (labels == np.rint(labels.astype(float))).all():
+    return f"; convert it with {labels_name}.astype('int32')"
+  return ''
