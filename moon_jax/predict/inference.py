@@ -32,7 +32,7 @@ from moon_jax.data.pixels import PIXELS, grey_levels, with_channels
 from moon_jax.platform import client_memory, devices
 from moon_jax.predict import exported
 from moon_jax.round import evaluation
-from moon_jax.runner import checkpoint, run_directory
+from moon_jax.runner import checkpoint, layout, run_directory
 
 
 class Predictions(NamedTuple):
@@ -293,6 +293,6 @@ def _saved(workdir: pathlib.Path) -> run_directory.Record:
 
 
 def _class_counts(workdir: pathlib.Path) -> np.ndarray:
-  path = workdir / 'partition.npz'
+  path = workdir / layout.PARTITION
   with one_line(f'{path} cannot be read'):
-    return files.arrays(path, kinds=run_directory.PARTITION_KINDS)['class_counts']
+    return files.arrays(path, kinds=layout.PARTITION_KINDS)['class_counts']

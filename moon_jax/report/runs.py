@@ -15,7 +15,7 @@ from moon_jax import config as config_lib
 from moon_jax.core import files
 from moon_jax.core.errors import RunError, UsageError
 from moon_jax.report.escaping import escaped
-from moon_jax.runner import run_directory
+from moon_jax.runner import layout
 
 # The value in runs that are older than the knob; its default today is 'auto'.
 _BEFORE_THE_KNOB = {'server_optimizer.learning_rate': 1.0}
@@ -96,7 +96,7 @@ class Run:
 
   def class_counts(self) -> np.ndarray | None:
     """[N, Y] training examples of each client and class; None if not recorded."""
-    arrays = read_arrays(self.path / 'partition.npz', run_directory.PARTITION_KINDS)
+    arrays = read_arrays(self.path / layout.PARTITION, layout.PARTITION_KINDS)
     return None if arrays is None else arrays['class_counts']
 
 
@@ -145,26 +145,26 @@ def _run_directories(root: pathlib.Path, note: Note) -> Iterator[pathlib.Path]:
   walk = os.walk(root, onerror=lambda error: note(f'skipped: {error}'))
   for folder, subfolders, file_names in walk:
     subfolders.sort()
-    if 'config.json' in file_names:
+    if layout.CONFIG in file_names:
       subfolders.clear()  # no run is looked for inside a run
       yield pathlib.Path(folder)
 
 
 def _read(path: pathlib.Path) -> Run:
-  provenance = escaped(files.read_json(path / 'config.json') or {})
+  provenance = escaped(files.read_json(path / layout.CONFIG) or {})
   registered = provenance.get('registered', ())
   with catalog.with_described(registered):  # only for this run
     knobs = config_lib.with_defaults(_BEFORE_THE_KNOB | _recorded_knobs(provenance))
     used_knobs = frozenset(config_lib.used(knobs))
     identity = config_lib.identity(knobs)
-  rounds = files.read_lines(path / 'metrics.jsonl')
+  rounds = files.read_lines(path / layout.METRICS)
   return Run(
     path=path,
     knobs=knobs,
     used_knobs=used_knobs,
     identity=identity | {'data_digest': provenance.get('data_digest', '')},
     rounds=rounds,
-    timings=files.read_lines(path / 'timings.jsonl'),
+    timings=files.read_lines(path / layout.TIMINGS),
     ending=_ending(path, rounds),
     provenance=provenance,
   )
@@ -190,7 +190,7 @@ def _ending(path: pathlib.Path, rounds: list[Record]) -> Ending:
   if None in rounds[-1].values():
     return Ending.DIVERGED
   # If a run was continued, its summary is older than its last round.
-  summary = files.read_json(path / 'summary.json') or {}
+  summary = files.read_json(path / layout.SUMMARY) or {}
   is_complete = summary.get('rounds') == rounds[-1]['round']
   return Ending.FINISHED if is_complete else Ending.UNFINISHED
 

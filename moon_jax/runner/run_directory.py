@@ -26,13 +26,10 @@ from moon_jax.core import files, paths
 from moon_jax.core.errors import KnobError, NoCheckpointError, UsageError
 from moon_jax.core.flags import option
 from moon_jax.runner import provenance
+from moon_jax.runner.layout import CONFIG, METRICS, PARTITION, SUMMARY, TIMINGS
 from moon_jax.runner.metrics import Record
 
-CONFIG, SUMMARY = 'config.json', 'summary.json'
-METRICS, TIMINGS = 'metrics.jsonl', 'timings.jsonl'
 LOCK = '.lock'
-# The arrays of partition.npz that others read; see `files.arrays`.
-PARTITION_KINDS = {'class_counts': 'iu NY'}
 # A run writes these in place; it replaces all its other files.
 _WRITTEN_IN_PLACE = (LOCK, 'checkpoints', 'tensorboard', 'profile')
 
@@ -253,7 +250,7 @@ def save_partition(workdir: pathlib.Path, experiment: Experiment) -> None:
     arrays['local_test_indices'] = tests.rows
     arrays['local_test_offsets'] = tests.offsets
   arrays['class_counts'] = experiment.data.class_counts
-  files.write_arrays(workdir / 'partition.npz', arrays)
+  files.write_arrays(workdir / PARTITION, arrays)
 
 
 def describe_images(experiment: Experiment) -> Record:

@@ -1,0 +1,147 @@
+"""The files of a report: figures as PNG and PDF, tables as CSV, Markdown and LaTeX."""
+
+import errno
+import pathlib
+import shutil
+import subprocess
+from typing import NamedTuple
+from unittest import mock
+
+import pytest
+from PIL import Image
+
+from moon_jax.core.errors import ExitCode, UsageError
+from moon_jax.report import files
+from moon_jax.report.__main__ import main
+from moon_jax.report.tables import Column, Table
+from tests.report.reports import Collected, write_runs, write_two_algorithms
+
+ONE_RUN = {'a': ([0.5], '')}
+
+
+class Written(NamedTuple):
+  """A report that has been written, with all its figures."""
+
+  runs: pathlib.Path
+  out: pathlib.Path
+
+
+@pytest.fixture(scope='module')
+def written(tmp_path_factory):
+  """The report of two algorithms' runs with three seeds."""
+  folder = tmp_path_factory.mktemp('written')
+  runs = write_two_algorithms(folder / 'runs')
+  words = [str(runs), f'--out={folder / "out"}', '--features=none']
+  assert main(words) == ExitCode.DONE
+  return Written(runs=runs, out=folder / 'out')
+
+
+def write(report, out):
+  """The files of a collected report, with one figure of each section."""
+  sections = [
+    section._replace(charts=section.charts[:1]) for section in report.content.sections
+  ]
+  files.write(out, report.content._replace(sections=sections))
+
+
+def test_every_figure_is_a_png_and_a_pdf(written):
+  figures = written.out / 'figures'
+  names = {path.stem for path in figures.iterdir()}
+  assert names == set(Collected(written.runs).charts())
+  for name in names:
+    with Image.open(figures / f'{name}.png') as image:
+      assert image.width > 800
+    assert (figures / f'{name}.pdf').read_bytes().startswith(b'%PDF')
+
+
+def test_tables_are_csv_markdown_and_latex(written):
+  tables = written.out / 'tables'
+  csv = (tables / 'accuracy.csv').read_bytes().decode()
+  assert csv == Collected(written.runs).table('accuracy').csv()
+  markdown = (tables / 'accuracy.md').read_text()
+  assert '75.00 ± 3.61' in markdown
+  assert markdown.count('\n|') >= 3
+  latex = (tables / 'accuracy.tex').read_text()
+  assert r'\underline{75.00} & 3.61' in latex
+  assert r'\multicolumn{2}{c}{final accuracy, \%}' in latex
+  assert latex.startswith(r'\begin{tabular}')
+  # No table is written without rows: these algorithms have no personal models.
+  assert {path.stem for path in tables.iterdir()} == {'accuracy', 'target', 'runs'}
+
+
+def test_no_cell_of_markdown_is_html_code_a_link_or_two_cells():
+  word = '<img src=x onerror=alert(1)> [a](javascript:b) `c` d|e \\'
+  table = Table(
+    name='n',
+    title='t',
+    caption=word,
+    columns=[Column('name', heading=word)],
+    rows=[{'name': word}],
+  )
+  text = files.markdown(table)
+  escaped = r'&lt;img src=x onerror=alert(1)&gt; \[a](javascript:b) \`c\` d\|e \\'
+  assert text.count(escaped) == 3
+  assert not set('<>') & set(text)
+
+
+TEX = r"""\documentclass{article}
+\usepackage[landscape,margin=1cm]{geometry}
+\usepackage{booktabs}
+\begin{document}\scriptsize
+%s
+\end{document}
+"""
+
+
+@pytest.mark.skipif(shutil.which('pdflatex') is None, reason='no pdflatex')
+def test_latex_takes_every_table(written, tmp_path):
+  report = Collected(written.runs, ['--rows=algorithm', '--columns=partition.beta'])
+  write(report, tmp_path / 'out')
+  paths = sorted((tmp_path / 'out/tables').glob('*.tex'))
+  assert {path.stem for path in paths} == {'accuracy', 'pivot', 'runs', 'target'}
+  body = '\n\n'.join(f'\\input{{{path}}}' for path in paths)
+  (tmp_path / 'a.tex').write_text(TEX % body)
+  process = subprocess.run(
+    ['pdflatex', '-interaction=nonstopmode', '-halt-on-error', 'a.tex'],
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+  )
+  assert process.returncode == 0, process.stdout[-2000:]
+
+
+def test_a_second_report_leaves_nothing_of_the_first(tmp_path, monkeypatch):
+  def save(figure, folder, name):
+    (folder / f'{name}.png').write_bytes(b'')
+    return [f'{name}.png']
+
+  monkeypatch.setattr(files.figures, 'save', save)  # drawing takes the time
+  runs_by_name = {
+    f'{beta}': ([0.5, 0.6], f'partition.beta={beta}') for beta in (0.1, 0.5)
+  }
+  runs = write_runs(tmp_path / 'runs', runs_by_name)
+  out = tmp_path / 'out'
+  write(Collected(runs), out)
+  (out / 'figures/mine.png').write_bytes(b'')
+  assert (out / 'figures/test_accuracy-beta=0.1.png').exists()
+  write(Collected(runs, ['--where=partition.beta=0.5']), out)
+  names = {path.name for path in (out / 'figures').iterdir()}
+  assert {'test_accuracy.png', 'mine.png'} <= names
+  assert not [name for name in names if 'beta=0.1' in name]
+
+
+@pytest.mark.parametrize('content', ['{}', '[]', 'a', '{"files": 3}'])
+def test_a_folder_with_the_manifest_of_another_program_is_refused(content, tmp_path):
+  (tmp_path / 'report.json').write_text(content)
+  with pytest.raises(UsageError, match=r'its report\.json is of another program'):
+    files.write(tmp_path, None)
+
+
+def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
+  full = OSError(errno.ENOSPC, 'No space left on device')
+  monkeypatch.setattr(files.figures, 'save', mock.Mock(side_effect=full))
+  runs = write_runs(tmp_path / 'runs', ONE_RUN)
+  out = tmp_path / 'out'
+  assert main([str(runs), f'--out={out}', '--features=none']) == ExitCode.USAGE
+  *_, line = capsys.readouterr().err.splitlines()
+  assert line == f'--out={str(out)!r} cannot be written: No space left on device.'
