@@ -32,12 +32,15 @@ def augmenter(name: str, **options: str | float | int | bool) -> Augment | None:
     return augment
 
   def traced(key, images, rows):
+    shape = (len(rows), *images.shape[1:])
     with blamed(part):
-      made, shape = augment(key, images, rows), (len(rows), *images.shape[1:])
-      if (made.shape, made.dtype) != (shape, images.dtype):
-        told = f'{made.dtype} of shape {made.shape}'
-        raise TypeError(f'it returns {told}, not {images.dtype} of shape {shape}')
-    return made
+      augmented = augment(key, images, rows)
+      if augmented.shape != shape or augmented.dtype != images.dtype:
+        raise TypeError(
+          f'it returns {augmented.dtype} of shape {augmented.shape}, not '
+          f'{images.dtype} of shape {shape}'
+        )
+    return augmented
 
   return traced
 

@@ -131,8 +131,8 @@ def make_dataset(
     statistics: [C] mean and deviation of pixel / 255; None: they are computed.
     class_names: [Y]; left out if they do not name Y different classes.
   """
-  train_images, train_labels = _contiguous(*train)
-  test_images, test_labels = _contiguous(*test)
+  train_images, train_labels = _contiguous(train)
+  test_images, test_labels = _contiguous(test)
   mean, std = statistics or pixel_statistics(train_images)
   class_names = tuple(map(str, class_names))
   if not len(set(class_names)) == len(class_names) == num_classes:
@@ -218,7 +218,8 @@ def pair_fault(train: Split, other: Split, num_classes: int | None) -> str:
   return ''
 
 
-def _contiguous(images, labels):
+def _contiguous(split):
+  images, labels = split
   return (
     np.ascontiguousarray(with_channels(images)),
     np.ascontiguousarray(labels, np.int32),
@@ -227,8 +228,11 @@ def _contiguous(images, labels):
 
 def _splits(array_names, images, labels):
   """The splits that there are: the last names may stand for no array."""
-  columns = array_names[::2], images, array_names[1::2], labels
-  return [Split(*columns_of_split) for columns_of_split in zip(*columns, strict=False)]
+  images_names, labels_names = array_names[::2], array_names[1::2]
+  return [
+    Split(images_names[i], images[i], labels_names[i], labels[i])
+    for i in range(len(images))
+  ]
 
 
 def _plain_array(values):
@@ -242,10 +246,10 @@ def _numbered(data_flag, labels, label_names):
   """Text labels as numbers, in the ascending order of the classes, and the classes."""
   classes = np.unique(labels[0])
   for texts, name in zip(labels, label_names, strict=False):
-    unknown = texts[~np.isin(texts, classes)]
-    if unknown.size:
+    unseen_texts = texts[~np.isin(texts, classes)]
+    if unseen_texts.size:
       raise DataError(
-        f'{data_flag}: {name} holds {unknown[0].item()!r}, a class that '
+        f'{data_flag}: {name} holds {unseen_texts[0].item()!r}, a class that '
         f'{label_names[0]} has not; remove it.'
       )
   numbers = [np.searchsorted(classes, texts) for texts in labels]

@@ -38,7 +38,7 @@ def kept(
   path = _path(folder, request)
   # If the set did not exist and decoding prepared it, it is kept too.
   if path and path_before in (None, path) and dataset.name == folder.name:
-    _keep(path, dataset)
+    _write(path, dataset)
   return dataset
 
 
@@ -63,16 +63,16 @@ def _path(folder, request):
   if not cache_folder:
     return None
   state = [(path, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in stats]
-  place = _short_digest((folder, request))
-  content = _short_digest((__version__, state))
-  return cache_folder / f'{folder.name}-{place}-{content}.npz'
+  request_digest = _short_digest((folder, request))
+  state_digest = _short_digest((__version__, state))
+  return cache_folder / f'{folder.name}-{request_digest}-{state_digest}.npz'
 
 
 def _short_digest(words):
   return hashlib.sha256(repr(words).encode()).hexdigest()[:16]
 
 
-def _keep(path, dataset):
+def _write(path, dataset):
   """Writes the file, unless the disk is full; removes the file of an earlier state."""
   fields = dataset._asdict().items()
   arrays = {name: array for name, array in fields if array is not None}

@@ -105,12 +105,13 @@ def _decode(folder):
   class_names = list(dict.fromkeys(picture.label for picture in splits.train))
   numbers = {name: number for number, name in enumerate(class_names)}
   for split in (splits.test, splits.validation):
-    unknown = sorted({picture.label for picture in split}.difference(class_names))
-    if unknown:
-      place = split[0].path.relative_to(root).parts[0]
+    test_labels = {picture.label for picture in split}
+    untrained_labels = sorted(test_labels.difference(class_names))
+    if untrained_labels:
+      test_folder = split[0].path.relative_to(root).parts[0]
       raise DataError(
-        f'{data_flag}: the test has a class {unknown[0]!r}, training has none '
-        f'({place!r}).'
+        f'{data_flag}: the test has a class {untrained_labels[0]!r}, training has none '
+        f'({test_folder!r}).'
       )
   with one_line(f'{data_flag}: an image cannot be read'):
     every_picture = itertools.chain(*splits)
@@ -160,7 +161,7 @@ def _divided(folder: _Folder) -> _Splits:
   data_flag, root = folder.data_flag, folder.root
   splits = _stored_splits(data_flag, root)
   if not splits.train:
-    raise DataError(f'{data_flag} has no images in folders by class: {_holds(root)}.')
+    raise DataError(f'{data_flag} has no images in folders by class: {_content(root)}.')
   labels = dict.fromkeys(picture.label for picture in splits.train)
   if _NO_CLASSES.issuperset(_plain(label).rstrip('0123456789') for label in labels):
     raise DataError(
@@ -175,7 +176,7 @@ def _divided(folder: _Folder) -> _Splits:
     return splits
   if not folder.test_fraction:
     raise DataError(
-      f'{data_flag} has no test images by class: {_holds(root)}. '
+      f'{data_flag} has no test images by class: {_content(root)}. '
       f'{flag("data.test_fraction", 0.2)} draws a fifth of each class.'
     )
   return _drawn(splits.train, folder.test_fraction, folder.test_seed)
@@ -214,7 +215,7 @@ def _plain(name):
   return re.sub('[ _-]?(set|data|images)$', '', name.lower()) or name.lower()
 
 
-def _holds(root):
+def _content(root):
   return f'it holds {listed(sorted(path.name for path in root.iterdir()))}'
 
 

@@ -76,8 +76,8 @@ def _array_names(data_flag, path, arrays):
     raise DataError(f'{data_flag} lacks {missing}; it has {names_there}.')
   array_names = [name for name in naming if name in arrays]
   if len(array_names) == NUM_REQUIRED + 1:
-    both = ', '.join(naming[NUM_REQUIRED:])
-    raise DataError(f'{data_flag} has {array_names[-1]} alone, of {both}.')
+    pair = ', '.join(naming[NUM_REQUIRED:])
+    raise DataError(f'{data_flag} has {array_names[-1]} alone, of {pair}.')
   return array_names
 
 

@@ -1,6 +1,7 @@
 """Pixels: their type, the order of their axes, their mean and standard deviation."""
 
 import sys
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,18 @@ PIXEL_STATISTICS = {
 # The pixels that `grey_levels` makes uint8, for a message.
 PIXELS = 'uint8, whole numbers to 255, or floats in [0, 1]'
 _CHANNELS = (1, 3, 4)
+
+
+class PixelSums(NamedTuple):
+  """Sums over examples: whole numbers, and so exact however the examples are split.
+
+  Attributes:
+    total: [H, W, C] float64, sums of the pixels.
+    squares: [H, W, C] float64, sums of their squares.
+  """
+
+  total: np.ndarray
+  squares: np.ndarray
 
 
 def with_channels(images: np.ndarray, data_flag: str = '') -> np.ndarray:
@@ -68,23 +81,18 @@ def pixel_statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     [C], [C] float64. The deviation is at least one grey level, 1 / 255, so that a
     constant channel can be divided by it.
   """
-  return statistics_of(*pixel_sums(images), len(images))
+  return statistics_of(pixel_sums(images), len(images))
 
 
-def pixel_sums(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """[M, H, W, C] uint8 -> sums over examples, of pixels and squares; [H, W, C] float64.
-
-  The sums are whole numbers, and so exact however the examples are split.
-  """
+def pixel_sums(images: np.ndarray) -> PixelSums:
+  """The sums of images [M, H, W, C] uint8."""
   # A square fits 16 bits: no float copy of the images. Examples first: 5 times faster.
   squares = np.square(images, dtype=np.uint16).sum(0, dtype=np.float64)
-  return images.sum(0, dtype=np.float64), squares
+  return PixelSums(images.sum(0, dtype=np.float64), squares)
 
 
-def statistics_of(
-  total: np.ndarray, squares: np.ndarray, num_examples: int
-) -> tuple[np.ndarray, np.ndarray]:
-  """`pixel_statistics` of examples with these `pixel_sums`."""
-  mean = (total / num_examples).mean((0, 1))
-  square = (squares / num_examples).mean((0, 1))
+def statistics_of(sums: PixelSums, num_examples: int) -> tuple[np.ndarray, np.ndarray]:
+  """`pixel_statistics` of examples with these sums."""
+  mean = (sums.total / num_examples).mean((0, 1))
+  square = (sums.squares / num_examples).mean((0, 1))
   return mean / 255, np.sqrt(np.maximum(square - mean**2, 1.0)) / 255

@@ -125,10 +125,12 @@ def _tfds_builder(name, data_dir, prepare):
       return find(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError:
       # TFDS would fetch the community's list from the network.
-      known = tfds.list_builders(with_community_datasets=False) if prepare else ()
+      known_names = ()
+      if prepare:
+        known_names = tfds.list_builders(with_community_datasets=False)
       raise DataError(
         f'{name_flag} is not a TFDS data set, nor prepared in '
-        f'{data_dir}.{did_you_mean(name, known)}'
+        f'{data_dir}.{did_you_mean(name, known_names)}'
       ) from None
 
 
@@ -142,9 +144,9 @@ def _refuse_foreign_classes(data_dir: pathlib.Path, name: str) -> None:
   """
   if not data_dir.is_dir():
     return
-  wanted = _without_case(re.search(r'(?:.*:)?([\w-]*)', name.partition('/')[0])[1])
+  plain_name = _without_case(re.search(r'(?:.*:)?([\w-]*)', name.partition('/')[0])[1])
   for folder in data_dir.iterdir():
-    if _without_case(folder.name) != wanted:
+    if _without_case(folder.name) != plain_name:
       continue
     for path in paths.below(folder, follow=True):
       for class_name in _class_names(_described_features(path)):
@@ -196,8 +198,8 @@ def _supervised_keys(name, info):
 
   def first(kind):
     # Some sets have a second label (cifar100): the supervised pair comes first.
-    names = [*(info.supervised_keys or ()), *info.features]
-    return next((key for key in names if isinstance(info.features[key], kind)), None)
+    keys = [*(info.supervised_keys or ()), *info.features]
+    return next((key for key in keys if isinstance(info.features[key], kind)), None)
 
   image_key, label_key = first(kinds.Image), first(kinds.ClassLabel)
   image = dict(info.features).get(image_key)

@@ -159,14 +159,14 @@ def _of_parquet(datasets, folder):
   if not folders:
     raise ValueError('it has neither')
   complete = [
-    place
-    for place, splits in folders.items()
+    parent
+    for parent, splits in folders.items()
     if splits.keys() >= {*_split_names(splits)}
   ]
   if not complete and any(_TRAIN in splits for splits in folders.values()):
     raise ValueError(_UNDIVIDED)
   if len(complete) != 1:
-    names = listed(place.relative_to(folder) for place in folders)
+    names = listed(parent.relative_to(folder) for parent in folders)
     raise ValueError(f'{len(complete)} folders have both splits, of {names}; name one')
   splits = folders[complete[0]]
   for split in _split_names(splits):
@@ -193,17 +193,17 @@ def _parquet_files(
     if path.suffix != '.parquet':
       continue
     start = re.match(rf'({words})(?![a-z0-9])', path.name)
-    place = path.parent
-    is_named_after_split = place != folder and place.name in (_TRAIN, *_TESTS)
+    parent = path.parent
+    is_named_after_split = parent != folder and parent.name in (_TRAIN, *_TESTS)
     if start:
       split = start[1]
     elif is_named_after_split:
-      split = place.name
+      split = parent.name
     else:
       continue
-    if is_named_after_split and place.name == split:
-      place = place.parent
-    folders.setdefault(place, {}).setdefault(split, []).append(path)
+    if is_named_after_split and parent.name == split:
+      parent = parent.parent
+    folders.setdefault(parent, {}).setdefault(split, []).append(path)
   return folders
 
 

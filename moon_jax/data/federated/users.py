@@ -229,10 +229,18 @@ def _with_rows(
   dataset: Dataset, train_rows: np.ndarray | None, test_rows: np.ndarray | None
 ) -> Dataset:
   """The examples of these rows of each split, numbers or [M] bool; None: all rows."""
-  fields = {}
-  for split, rows in (('train', train_rows), ('test', test_rows)):
-    for name in (f'{split}_images', f'{split}_labels', f'{split}_clients'):
-      array = getattr(dataset, name)
-      if rows is not None and array is not None:
-        fields[name] = array[rows]
-  return dataset._replace(**fields)
+  if train_rows is not None:
+    owner = dataset.train_clients
+    dataset = dataset._replace(
+      train_images=dataset.train_images[train_rows],
+      train_labels=dataset.train_labels[train_rows],
+      train_clients=None if owner is None else owner[train_rows],
+    )
+  if test_rows is not None:
+    owner = dataset.test_clients
+    dataset = dataset._replace(
+      test_images=dataset.test_images[test_rows],
+      test_labels=dataset.test_labels[test_rows],
+      test_clients=None if owner is None else owner[test_rows],
+    )
+  return dataset

@@ -12,7 +12,7 @@ from moon_jax.core.types import Dataset
 from moon_jax.data.dataset import Split, pair_fault, split_fault
 from moon_jax.data.errors import DataError
 from moon_jax.data.federated import assembled, records, users
-from moon_jax.data.pixels import pixel_sums, statistics_of, with_channels
+from moon_jax.data.pixels import PixelSums, pixel_sums, statistics_of, with_channels
 
 
 class _Written(NamedTuple):
@@ -67,7 +67,7 @@ def write(
 
 def _write_records(
   path: pathlib.Path, federation: assembled.Federation
-) -> tuple[list[_Written], tuple[np.ndarray, np.ndarray]]:
+) -> tuple[list[_Written], PixelSums]:
   """What was written, record by record, and `pixel_sums` of all images."""
   module = assembled.package('records', 'array_record.python.array_record_module')
   written = []
@@ -77,23 +77,23 @@ def _write_records(
     for user in federation.train:
       images = with_channels(user.images)
       record = records.record_of(images, user.labels)
-      _as_os_error(writer.write, record)
+      _as_os_error(lambda record=record: writer.write(record))
       # Not a count up to the largest class, which may be beyond 2^63.
       classes, counts = np.unique(user.labels, return_counts=True)
       written.append(_Written(user.name, records.check_of(record), classes, counts))
-      user_total, user_squares = pixel_sums(images)
-      total, squares = total + user_total, squares + user_squares
+      sums = pixel_sums(images)
+      total, squares = total + sums.total, squares + sums.squares
   finally:
     _as_os_error(writer.close)
   if not written:
     raise DataError(f'{federation.data_flag} has no user with train examples.')
-  return written, (total, squares)
+  return written, PixelSums(total, squares)
 
 
-def _as_os_error(call, *arguments):
+def _as_os_error(call):
   """Turns array_record's errors, which have many classes, into an OSError."""
   try:
-    return call(*arguments)
+    return call()
   except (RuntimeError, ValueError) as error:
     raise OSError(str(error).partition('\n')[0]) from error
 
@@ -103,7 +103,7 @@ def _index(federation, written, sums, test, statistics) -> dict[str, np.ndarray]
   data_flag = federation.data_flag
   test_images = with_channels(test.images, data_flag)
   classes = np.unique(np.concatenate([record.classes for record in written]))
-  one_image = np.empty((1, *sums[0].shape), np.uint8)
+  one_image = np.empty((1, *sums.total.shape), np.uint8)
   fault = _fault(federation, one_image, classes, test_images, test.labels)
   if fault:
     raise DataError(f'{data_flag}: {fault}.')
@@ -127,7 +127,7 @@ def _index(federation, written, sums, test, statistics) -> dict[str, np.ndarray]
   order = np.argsort(numbered.train_clients)
   checks = np.frombuffer(b''.join(record.check for record in written), np.uint8)
   sizes = class_counts.sum(1)
-  mean, std = statistics or statistics_of(*sums, int(sizes.sum()))
+  mean, std = statistics or statistics_of(sums, int(sizes.sum()))
   index = {
     'sizes': sizes[order],
     'records': order,
