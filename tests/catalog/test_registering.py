@@ -470,7 +470,7 @@ LOST = "--config.partition.name='robin' must give each of 90 examples to one of 
     (
       DARKER,
       'return lambda *given: None',
-      "The augmentation 'darker' failed at `if (ma",
+      "The augmentation 'darker' failed at `if augmented",
     ),
   ],
 )
