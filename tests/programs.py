@@ -15,29 +15,26 @@ compile_programs = programs.compile_programs
 _compiled = {}  # what decides the programs -> the programs
 
 
-def compile_once(experiment, state, inputs, **donating):
+def compile_once(experiment, state, inputs, *, donate=True):
   """In place of `compile_programs`."""
   knobs = config_lib.flatten(experiment.config)
-  decisive = {knob: knobs[knob] for knob in knobs if knob not in NO_PROGRAM}
-  given = jax.tree.map(
-    lambda leaf: (leaf.shape, leaf.dtype, getattr(leaf, 'sharding', None)),
-    (
-      state,
-      inputs,
-      experiment.data.train,
-      experiment.tests.examples,
-      experiment.tests.validation,
-    ),
-  )
-  parts = list(map(catalog.describe, catalog.registered(knobs)))
-  more = (
-    parts,
-    experiment.planner.training.layout.segment_steps,
-    len(experiment.tests.user_sizes),
+  registered_parts = map(catalog.describe, catalog.registered(knobs))
+  tests = experiment.tests
+  arrays = (state, inputs, experiment.data.train, tests.examples, tests.validation)
+  shapes = jax.tree.map(
+    lambda leaf: (leaf.shape, leaf.dtype, getattr(leaf, 'sharding', None)), arrays
   )
   key = repr(
-    (decisive, given, donating, experiment.placement.client_memory.on_device, *more)
+    (
+      {knob: knobs[knob] for knob in knobs if knob not in NO_PROGRAM},
+      list(registered_parts),
+      shapes,
+      donate,
+      experiment.placement.client_memory.on_device,
+      experiment.planner.training.layout.segment_steps,
+      len(tests.user_sizes),
+    )
   )
   if key not in _compiled:
-    _compiled[key] = compile_programs(experiment, state, inputs, **donating)
+    _compiled[key] = compile_programs(experiment, state, inputs, donate=donate)
   return _compiled[key]

@@ -138,7 +138,7 @@ def build(
   )
 
   if schedule.stream:
-    train = schedule.stream.shape(schedule.mesh)
+    train = schedule.stream.split_shape(schedule.mesh)
   else:
     train = train_on_devices(
       divided, held_out.training, schedule.label_flippers, schedule.mesh

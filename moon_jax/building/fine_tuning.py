@@ -116,7 +116,7 @@ def compiled(experiment: Experiment, state: State) -> Callable[[State], np.ndarr
     return position, tested[position] == clients, found
 
   example = inputs(0, 0)[-1]
-  program = programs.lowered(tune_and_test, experiment, state, *example).compile()
+  program = programs.lower(tune_and_test, experiment, state, *example).compile()
 
   def test(state):
     found = np.zeros(len(tested), np.int32)

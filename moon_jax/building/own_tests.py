@@ -95,7 +95,7 @@ def compiled(
   chosen = devices.replicate(
     np.zeros(at_a_time(experiment), np.int32), experiment.placement.mesh
   )
-  program = programs.lowered(test, experiment, state, *given, chosen).compile()
+  program = programs.lower(test, experiment, state, *given, chosen).compile()
   return lambda state, chosen: program(
     state, *given, devices.replicate(np.int32(chosen), experiment.placement.mesh)
   )

@@ -1,8 +1,9 @@
 """The programs that a run compiles, and their inputs in a round."""
 
+import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +60,7 @@ def train_split(experiment: Experiment, plan: DevicePlan) -> TrainSplit:
     entering = np.concatenate([entering, plan.second_schedule.entering])
   process_lanes = list(experiment.planner.training.process_lanes)
   slots = np.unique(entering[:, process_lanes])
-  return experiment.data.stream.of(
+  return experiment.data.stream.load_split(
     plan.cohort.clients, slots[slots >= 0], experiment.placement.mesh
   )
 
@@ -78,8 +79,15 @@ class Compiled(NamedTuple):
   evaluate: Callable
 
 
+class Traced(NamedTuple):
+  """The programs of a round and of a test, traced but not compiled; see `Compiled`."""
+
+  run_round: Lowered
+  evaluate: Lowered
+
+
 def compile_programs(
-  experiment: Experiment, state: State, inputs: RoundInputs, **donating: bool
+  experiment: Experiment, state: State, inputs: RoundInputs, *, donate: bool = True
 ) -> Compiled:
   """Compiles what `lower_programs` traces, for this state and any round's inputs.
 
@@ -87,52 +95,56 @@ def compile_programs(
     experiment: the experiment.
     state: a state of it, or its shapes.
     inputs: inputs of any round.
-    **donating: see `lower_programs`.
+    donate: whether a round writes its state over the state that it gets.
   """
-  lowered = lower_programs(experiment, state, inputs, **donating)
-  return Compiled(*(program.compile() for program in lowered))
+  traced_programs = lower_programs(experiment, state, inputs, donate=donate)
+  return Compiled(
+    run_round=traced_programs.run_round.compile(),
+    evaluate=traced_programs.evaluate.compile(),
+  )
 
 
 def lower_programs(
   experiment: Experiment, state: State, inputs: RoundInputs, *, donate: bool = True
-) -> tuple[Lowered, Lowered]:
-  """One round and one evaluation, traced but not compiled.
-
-  With `donate`, a round writes its state over the state that it gets.
-  """
-  how = {
-    # A client store reads the last cohort's memories while the next cohort trains.
-    'donate_argnums': (0,)
-    if donate and experiment.placement.client_memory.on_device
-    else (),
-    'out_shardings': NamedSharding(experiment.placement.mesh, PartitionSpec()),
-  }
+) -> Traced:
+  """One round and one evaluation, traced but not compiled; see `compile_programs`."""
+  tests = experiment.tests
   with blamed(*catalog.registered(flatten(experiment.config))):
-    return (
-      lowered(run_round, experiment, state, *inputs, experiment.data.train, **how),
-      lowered(
-        evaluate,
-        experiment,
-        state,
-        experiment.tests.examples,
-        experiment.tests.validation,
-      ),
+    return Traced(
+      run_round=_lower_round(experiment, state, inputs, donate=donate),
+      evaluate=lower(evaluate, experiment, state, tests.examples, tests.validation),
     )
 
 
-def lowered(
-  function: Callable, experiment: Experiment, *given: PyTree, **how: Any
+def _lower_round(
+  experiment: Experiment, state: State, inputs: RoundInputs, *, donate: bool
 ) -> Lowered:
-  """A function of an experiment and arrays, traced for arrays of these shapes.
+  placement = experiment.placement
+  # A client store reads the last cohort's memories while the next cohort trains.
+  is_state_donated = donate and placement.client_memory.on_device
+  program = jax.jit(
+    functools.partial(run_round, experiment),
+    donate_argnums=(0,) if is_state_donated else (),
+    out_shardings=NamedSharding(placement.mesh, PartitionSpec()),
+  )
+  with _matmul_precision(experiment):
+    return program.lower(state, inputs.plan, inputs.scalars, experiment.data.train)
+
+
+def lower(function: Callable, experiment: Experiment, *arguments: PyTree) -> Lowered:
+  """Traces `function(experiment, *arguments)`, for arrays of these shapes.
 
   Args:
-    function: the function.
+    function: the function; the experiment is built into its program.
     experiment: the experiment.
-    *given: the arrays, or their shapes.
-    **how: further arguments of `jax.jit`.
+    *arguments: arrays, or their shapes.
   """
-  with jax.default_matmul_precision(experiment.config.execution.matmul_precision):
-    return jax.jit(functools.partial(function, experiment), **how).lower(*given)
+  with _matmul_precision(experiment):
+    return jax.jit(functools.partial(function, experiment)).lower(*arguments)
+
+
+def _matmul_precision(experiment: Experiment) -> contextlib.AbstractContextManager:
+  return jax.default_matmul_precision(experiment.config.execution.matmul_precision)
 
 
 def run_round(
@@ -144,23 +156,31 @@ def run_round(
 ) -> tuple[State, ClientMetrics]:
   """Computes a round; the arguments are traced."""
   algorithm = experiment.algorithm
-  once = represent_once(experiment, local_training(experiment), state)
-  train_cohort = cohort_training(experiment, algorithm, once=once)
-  second = algorithm.second and cohort_training(experiment, algorithm.second.training)
-  num_clients = experiment.config.num_clients
-  round = communication_round.make_round(algorithm, train_cohort, num_clients, second)
-  return round(state, plan, scalars, train)
+  train_cohort = cohort_training(
+    experiment,
+    algorithm,
+    num_represented_once=num_represented_once(
+      experiment, local_training(experiment), state
+    ),
+  )
+  train_again = None
+  if algorithm.second:
+    train_again = cohort_training(experiment, algorithm.second.training)
+  compute_round = communication_round.make_round(
+    algorithm, train_cohort, experiment.config.num_clients, train_again
+  )
+  return compute_round(state, plan, scalars, train)
 
 
 def cohort_training(
-  experiment: Experiment, algorithm: Algorithm, *, once: int = 0
+  experiment: Experiment, algorithm: Algorithm, *, num_represented_once: int = 0
 ) -> Callable[[client_training.Work], client_training.Finished]:
-  """Trains a cohort by an algorithm; once: see `represent_once`."""
+  """Trains a cohort by an algorithm; see also `num_represented_once`."""
   config = experiment.config
   augmentation_options = catalog.options('augmentation', flatten(config))
   return lanes.cohort_training(
     local_training(experiment)._replace(algorithm=algorithm),
-    represent_once=once,
+    represent_once=num_represented_once,
     mesh=experiment.placement.mesh,
     augment=augmenter(config.augmentation.name, **augmentation_options),
     segment_steps=experiment.planner.training.layout.segment_steps,
@@ -174,60 +194,63 @@ def evaluate(
   validation: DeviceSplit | None,
 ) -> evaluation.Score:
   """Computes a test; the arguments are traced."""
+  apply, mesh = experiment.network.apply, experiment.placement.mesh
   num_users = 0 if experiment.has_client_models else len(experiment.tests.user_sizes)
-  test_models = evaluation.make_evaluation(
-    experiment.network.apply, experiment.placement.mesh, num_clients=num_users
-  )
+  test_models = evaluation.make_evaluation(apply, mesh, num_clients=num_users)
   models = experiment.algorithm.evaluated(state.server, state.clients)
   score = test_models(models, test)
   if validation is None:
     return score
-  validate = evaluation.make_evaluation(
-    experiment.network.apply, experiment.placement.mesh
-  )
+  validate = evaluation.make_evaluation(apply, mesh)
   return score._replace(validation=validate(models, validation))
 
 
 def local_training(experiment: Experiment) -> client_training.LocalTraining:
   """Local training of one client, as it is configured."""
-  _, fixed = traced.split(catalog.options('optimizer', flatten(experiment.config)))
-  part = catalog.part('optimizer', experiment.config.optimizer.name)
-  optimizer = functools.partial(part.build, optax.GradientTransformation, **fixed)
+  config = experiment.config
+  part = catalog.part('optimizer', config.optimizer.name)
+  options = traced.split(catalog.options('optimizer', flatten(config)))
+  optimizer = functools.partial(
+    part.build, optax.GradientTransformation, **options.built_in
+  )
   return client_training.LocalTraining(
     algorithm=experiment.algorithm, network=experiment.network, optimizer=optimizer
   )
 
 
-def represent_once(
+def num_represented_once(
   experiment: Experiment, training: client_training.LocalTraining, state: State
 ) -> int:
   """How many examples' frozen representations to keep in a round.
 
+  With one local epoch each representation is looked up once, so nothing is gained. With
+  augmentation or in training mode they differ from epoch to epoch.
+
   Returns:
     At least as many examples as a cohort can own; 0 if keeping does not pay, or they do
     not fit into `execution.cache_mib`.
-
-  With one local epoch each representation is looked up once, so nothing is gained. With
-  augmentation or in training mode they differ from epoch to epoch.
   """
   config, planner = experiment.config, experiment.planner.training
-  pays = config.local_epochs > 1 and config.augmentation.name == 'none'
-  if experiment.algorithm.frozen_in_training or not pays:
+  if experiment.algorithm.frozen_in_training:
+    return 0
+  if config.local_epochs == 1 or config.augmentation.name != 'none':
     return 0
   # All steps together have room for this many examples. Runs with other partitions that
   # share programs by `min_steps` have the same room.
   work = planner.work
   room = planner.max_steps * planner.layout.num_lanes * work.batch_size
-  room = room // work.local_epochs
-  left_out = planner.cohort_size * work.batch_size * work.drop_last
-  most = min(room + left_out, experiment.data.train.rows_by_owner.shape[0])
+  room_of_epoch = room // work.local_epochs
+  left_out = planner.cohort_size * work.batch_size if work.drop_last else 0
+  num_examples = min(
+    room_of_epoch + left_out, experiment.data.train.rows_by_owner.shape[0]
+  )
 
   def represent(state, train):
     received = experiment.algorithm.broadcast(state.server)
     memory = tree.gather(state.clients, 0)
-    images = train.examples.normalised(jnp.arange(most))
+    images = train.examples.normalised(jnp.arange(num_examples))
     return training.represent(received, memory, images, None, None)
 
   table = jax.eval_shape(represent, state, experiment.data.train)
   fits = 0 < tree.num_bytes(table) <= config.execution.cache_mib * 2**20
-  return most if fits else 0
+  return num_examples if fits else 0

@@ -34,8 +34,9 @@ class Stream:
   @functools.cached_property
   def capacity(self) -> int:
     """Number of examples of the K largest clients."""
-    sizes, size = self.data.stored.sizes, self.cohort_size
-    return int(np.partition(sizes, len(sizes) - size)[-size:].sum())
+    sizes = self.data.stored.sizes
+    largest = np.partition(sizes, len(sizes) - self.cohort_size)[-self.cohort_size :]
+    return int(largest.sum())
 
   @property
   def held(self) -> np.ndarray:
@@ -48,15 +49,17 @@ class Stream:
     ends = np.cumsum(self.data.stored.sizes[clients])
     return np.split(np.arange(ends[-1]), ends[:-1])
 
-  def shape(self, mesh: Mesh) -> TrainSplit:
+  def split_shape(self, mesh: Mesh) -> TrainSplit:
     """The split of any round, as ShapeDtypeStructs."""
     sharding = NamedSharding(mesh, PartitionSpec())
     return jax.tree.map(
-      lambda one: jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=sharding),
+      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
       self._empty(),
     )
 
-  def of(self, clients: np.ndarray, slots: np.ndarray, mesh: Mesh) -> TrainSplit:
+  def load_split(
+    self, clients: np.ndarray, slots: np.ndarray, mesh: Mesh
+  ) -> TrainSplit:
     """The split of a round, on the devices.
 
     Args:
@@ -67,11 +70,11 @@ class Stream:
     """
     split, stored = self._empty(), self.data.stored
     split.offsets[1:] = np.cumsum(stored.sizes[clients])
-    found = stored.read(stored.records[clients[slots]])
-    for slot, (images, labels) in zip(slots, found, strict=True):
-      own = slice(*split.offsets[slot : slot + 2])
-      split.examples.images[own] = images
-      split.examples.labels[own] = labels
+    contents = stored.read(stored.records[clients[slots]])
+    for slot, (images, labels) in zip(slots, contents, strict=True):
+      rows = slice(split.offsets[slot], split.offsets[slot + 1])
+      split.examples.images[rows] = images
+      split.examples.labels[rows] = labels
     return devices.replicate(split, mesh)
 
   def _empty(self):

@@ -1,7 +1,7 @@
 """The values that a compiled program takes as arguments: a change compiles nothing."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -11,6 +11,18 @@ from moon_jax.algorithms.base import Algorithm
 from moon_jax.building.learning_rate import LearningRate
 from moon_jax.config import Config, flatten
 from moon_jax.core.types import Scalars
+
+
+class SplitOptions(NamedTuple):
+  """The options of a part, by what a change of them costs.
+
+  Attributes:
+    traced: arguments of the program: a change compiles nothing.
+    built_in: constants of the program.
+  """
+
+  traced: dict[str, float]
+  built_in: dict[str, Any]
 
 
 class TracedOptions:
@@ -23,9 +35,9 @@ class TracedOptions:
   """
 
   def __init__(self, config: Config):
-    traced, _ = split(catalog.options('optimizer', flatten(config)))
+    options = split(catalog.options('optimizer', flatten(config)))
     self.seed = config.seed
-    self.optimizer = {'weight_decay': config.optimizer.weight_decay, **traced}
+    self.optimizer = {'weight_decay': config.optimizer.weight_decay, **options.traced}
     self.learning_rate = LearningRate(config)
 
   def scalars(self, algorithm: Algorithm, round_index: int) -> Scalars:
@@ -42,12 +54,13 @@ class TracedOptions:
     )
 
 
-def split(options: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:
-  """The floats of the options, which are traced; and the others, which are built in."""
-  traced = {
-    name: option for name, option in options.items() if isinstance(option, float)
-  }
-  return traced, {name: options[name] for name in options.keys() - traced}
+def split(options: Mapping[str, Any]) -> SplitOptions:
+  """Divides the options of a part: floats are traced, others are built in."""
+  traced, built_in = {}, {}
+  for name, option in options.items():
+    group = traced if isinstance(option, float) else built_in
+    group[name] = option
+  return SplitOptions(traced=traced, built_in=built_in)
 
 
 def scalars(config: Config, algorithm: Algorithm, round_index: int) -> Scalars:

@@ -157,7 +157,7 @@ def test_training_mode_is_not_computed_ahead():
     built = experiment.build(cli.parse(argv).config)
     training = programs.local_training(built)
     state = experiment.initial_state(built)
-    assert programs.represent_once(built, training, state) == once
+    assert programs.num_represented_once(built, training, state) == once
 
 
 # --- SCAFFOLD -------------------------------------------------------------------------

@@ -238,7 +238,7 @@ def test_representations_are_kept_when_it_pays_and_they_fit(flags, once):
   built = build(*flags)
   training = programs.local_training(built)
   state = experiment.initial_state(built)
-  assert programs.represent_once(built, training, state) == once
+  assert programs.num_represented_once(built, training, state) == once
 
 
 @pytest.mark.parametrize('more', [(), pytest.param(FULL, marks=pytest.mark.slow)])

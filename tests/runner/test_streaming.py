@@ -214,7 +214,7 @@ def test_what_changes_examples_or_wants_all_is_refused(changes, told, sources):
 def test_a_process_reads_the_clients_of_its_own_lanes(built):
   clients, stream = built.planner.cohort(0), built.data.stream
   whole, part = (
-    stream.of(clients, slots, built.placement.mesh).examples
+    stream.load_split(clients, slots, built.placement.mesh).examples
     for slots in (np.arange(len(clients)), np.array([1]))
   )
   own = np.zeros(len(part.labels), bool)
