@@ -146,10 +146,10 @@ def registered_model(name, digest):
 
 def test_versions_of_an_algorithm_that_are_averaged_are_told(tmp_path, capsys):
   write_runs(tmp_path, runs_of_seeds('fedavg', ([0.5, 0.6], [0.5, 0.7])))
-  one = registered_model('one', 'a')
+  unchanged = registered_model('one', 'a')
   first_two, changed_two = registered_model('two', 'a'), registered_model('two', 'b')
-  change_config(tmp_path / 'fedavg-s0', registered=[one, first_two])
-  change_config(tmp_path / 'fedavg-s1', registered=[one, changed_two])
+  change_config(tmp_path / 'fedavg-s0', registered=[unchanged, first_two])
+  change_config(tmp_path / 'fedavg-s1', registered=[unchanged, changed_two])
   Collected(tmp_path)
   (line,) = capsys.readouterr().err.splitlines()
   assert line.startswith("FedAvg: the file of the model 'two' was changed between ")

@@ -24,35 +24,35 @@ ODD = ['a$b$c', 'x' * 120]
 NAMES = ['T-shirt/top', *ODD, 'ü\x1b[31m']  # of classes
 
 
-def estimates(places, mean, std):
-  return pd.DataFrame({'mean': mean, 'std': std, 'n': 3}, index=places)
+def estimates(x, mean, std):
+  return pd.DataFrame({'mean': mean, 'std': std, 'n': 3}, index=x)
 
 
 def over_rounds(names, num_rounds=6):
   rounds = range(1, num_rounds + 1)
-  points = estimates(rounds, [60.0 + x for x in rounds], 5.0)
+  points = estimates(rounds, [60.0 + number for number in rounds], 5.0)
   return LineChart(
-    'over_rounds',
-    f'Test accuracy: {SETTING}',
-    'communication rounds',
-    'test accuracy, %',
-    [Line(name, points) for name in names],
+    name='over_rounds',
+    title=f'Test accuracy: {SETTING}',
+    x_label='communication rounds',
+    y_label='test accuracy, %',
+    lines=[Line(name, points) for name in names],
   )
 
 
 def sweep(num_values):
-  places = range(num_values)
+  x = range(num_values)
   return LineChart(
-    'sweep',
-    'Accuracy after 6 rounds',
-    'mu',
-    'test accuracy, %',
-    [
-      Line('MOON, any mu', estimates(places, [50.0 + n for n in places], 2.0)),
-      Line('FedAvg', estimates(places, 40.0, 1.0)),
-      Line('SOLO', estimates(places, 30.0, np.nan)),
+    name='sweep',
+    title='Accuracy after 6 rounds',
+    x_label='mu',
+    y_label='test accuracy, %',
+    lines=[
+      Line('MOON, any mu', estimates(x, [50.0 + index for index in x], 2.0)),
+      Line('FedAvg', estimates(x, 40.0, 1.0)),
+      Line('SOLO', estimates(x, 30.0, np.nan)),
     ],
-    ticks=[f'{0.00123 * (n + 1)}' for n in places],
+    ticks=[f'{0.00123 * (index + 1)}' for index in x],
   )
 
 
@@ -64,25 +64,34 @@ def spread(names):
 def test_a_box_is_the_same_on_the_page_and_in_a_file():
   groups = {'FedAvg': np.array([0.0, 40.0, 41.0, 43.0, 44.0, 45.0, 48.0, 100.0])}
   chart = Spread('clients', 'Accuracy', 'test accuracy, %', groups)
-  (panel,) = figures.draw(chart, looks(chart)).axes
-  found = sorted({float(x) for line in panel.lines for x in line.get_xdata()})
-  (box,) = interactive.figure(chart, looks(chart)).data
+  (panel,) = figures.draw(chart, styles_of(chart)).axes
+  ends = sorted({float(x) for line in panel.lines for x in line.get_xdata()})
+  (box,) = interactive.figure(chart, styles_of(chart)).data
   names = ('lowerfence', 'q1', 'median', 'q3', 'upperfence')
-  assert found == [float(box[name][0]) for name in names]
-  # Of eight numbers, the quartiles lie at places 1.75, 3.5 and 5.25 from 0.
-  assert found == [0.0, 40.75, 43.5, 45.75, 100.0]
+  assert ends == [float(box[name][0]) for name in names]
+  # Of eight numbers, the quartiles lie at positions 1.75, 3.5 and 5.25 from 0.
+  assert ends == [0.0, 40.75, 43.5, 45.75, 100.0]
 
 
 def matrix(rows, columns):
   counts = np.arange(rows * columns).reshape(rows, columns)
-  return Matrix('matrix', f'Confusion: {SETTING}', 'client', 'class', counts, 'images')
+  return Matrix(
+    name='matrix',
+    title=f'Confusion: {SETTING}',
+    x_label='client',
+    y_label='class',
+    values=counts,
+    unit='images',
+  )
 
 
 def scatters(number):
   points = np.random.default_rng(0).normal(size=(40, 2))
   classes = np.arange(40) % 4
-  names = [(f't{n}', f't-SNE: {n}, {SETTING}') for n in range(number)]
-  return [Scatter(*name, points, classes) for name in names]
+  return [
+    Scatter(f't{index}', f't-SNE: {index}, {SETTING}', points, classes)
+    for index in range(number)
+  ]
 
 
 def test_ten_classes_have_ten_colours_and_their_names():
@@ -94,7 +103,7 @@ def test_ten_classes_have_ten_colours_and_their_names():
   assert len({tuple(dots.get_facecolor()[0]) for dots in panel.collections}) == 10
 
 
-def looks(chart):
+def styles_of(chart):
   if isinstance(chart, LineChart):
     names = [line.label for line in chart.lines]
   else:
@@ -103,32 +112,32 @@ def looks(chart):
 
 
 def drawn(chart):
-  figure = figures.draw(chart, looks(chart))
+  figure = figures.draw(chart, styles_of(chart))
   FigureCanvasAgg(figure).draw()
   return figure
 
 
 def texts(figure):
   """The texts around the axes' contents, each with its box in pixels."""
-  skipped = {text for panel in figure.axes for text in panel.texts}
+  ignored = {text for panel in figure.axes for text in panel.texts}
   for panel in figure.axes:
     for axis in (panel.xaxis, panel.yaxis):
-      low, high = sorted(axis.get_view_interval())
+      lower, upper = sorted(axis.get_view_interval())
       for tick in axis.get_major_ticks():
         # matplotlib keeps ticks outside the view but does not draw them.
-        if not low <= tick.get_loc() <= high:
-          skipped |= {tick.label1, tick.label2}
+        if not lower <= tick.get_loc() <= upper:
+          ignored.update((tick.label1, tick.label2))
   return [
     (text.get_text(), text.get_window_extent())
     for text in figure.findobj(Text)
-    if text.get_visible() and text.get_text() and text not in skipped
+    if text.get_visible() and text.get_text() and text not in ignored
   ]
 
 
-def overlap(one, other):
+def overlap(box, other_box):
   """Whether two boxes have more than an edge in common."""
-  both = Bbox.intersection(one, other)
-  return both is not None and min(both.width, both.height) > 1.0
+  common = Bbox.intersection(box, other_box)
+  return common is not None and min(common.width, common.height) > 1.0
 
 
 def check_texts(figure):
@@ -140,8 +149,8 @@ def check_texts(figure):
     assert box.x1 <= saved.x1 + 1, name
     assert box.y1 <= saved.y1 + 1, name
   panels = [('axes', panel.get_window_extent()) for panel in figure.axes]
-  for (a, one), (b, other) in itertools.combinations(boxes + panels, 2):
-    assert not overlap(one, other), (a, b)
+  for (name, box), (other_name, other_box) in itertools.combinations(boxes + panels, 2):
+    assert not overlap(box, other_box), (name, other_name)
 
 
 def inches(figure, panel):
@@ -195,22 +204,25 @@ def test_panels_beside_each_other(number):
 @pytest.mark.parametrize('chart', [sweep(3), over_rounds(LONG)])
 def test_a_legend_names_what_it_shows_wholly_and_in_order(chart):
   legend = drawn(chart).axes[0].get_legend()
-  shown = []
+  entries = []
   for handle, text in zip(legend.legend_handles, legend.get_texts(), strict=True):
     line = handle if hasattr(handle, 'get_color') else handle.get_children()[0]
     colour = to_hex(np.atleast_1d(line.get_color())[0]).upper()
-    shown.append((' '.join(text.get_text().split()), colour))
-  assert shown == [(name, look.colour) for name, look in looks(chart).items()]
+    entries.append((' '.join(text.get_text().split()), colour))
+  styles = styles_of(chart)
+  assert entries == [(name, style.colour) for name, style in styles.items()]
 
 
-@pytest.mark.parametrize(('num_rounds', 'most'), [(1, 1), (2, 2), (6, 6), (400, 12)])
-def test_rounds_are_whole_numbers(num_rounds, most):
+@pytest.mark.parametrize(
+  ('num_rounds', 'max_ticks'), [(1, 1), (2, 2), (6, 6), (400, 12)]
+)
+def test_rounds_are_whole_numbers(num_rounds, max_ticks):
   figure = drawn(over_rounds(SHORT, num_rounds))
   axis = figure.axes[0].xaxis
-  low, high = axis.get_view_interval()
-  ticks = [tick for tick in axis.get_ticklocs() if low <= tick <= high]
+  lower, upper = axis.get_view_interval()
+  ticks = [tick for tick in axis.get_ticklocs() if lower <= tick <= upper]
   assert all(tick == int(tick) for tick in ticks)
-  assert 1 <= len(ticks) <= most
+  assert 1 <= len(ticks) <= max_ticks
 
 
 def test_the_best_client_is_inside_the_axes():
@@ -230,19 +242,17 @@ def test_a_name_with_a_dollar_is_no_formula():
 
 
 def test_a_file_holds_the_legend_too(tmp_path):
-  widths = []
-  for names in (SHORT, LONG):
-    chart = over_rounds(names)
-    files = figures.save(figures.draw(chart, looks(chart)), tmp_path, chart.name)
-    assert files == ['over_rounds.png', 'over_rounds.pdf']
-    with Image.open(tmp_path / 'over_rounds.png') as image:
-      widths.append(image.width)
-  assert 1000 < widths[0] < widths[1]
+  figure = figures.draw(over_rounds(LONG), styles_of(over_rounds(LONG)))
+  files = figures.save(figure, tmp_path, 'over_rounds')
+  assert files == ['over_rounds.png', 'over_rounds.pdf']
+  with Image.open(tmp_path / 'over_rounds.png') as image:
+    # At 200 dots per inch; the legend is beside the figure's own 6 inches.
+    assert image.width > 200 * 8
 
 
 def test_classes_named_by_numbers_are_names():
   """Plotly would place them by their values, and hide some."""
   names = ('0', '1', '10', '2')
-  matrix = Matrix('c', 't', 'x', 'y', np.eye(4), 'images', names, names)
-  drawn = interactive.figure(matrix, {}).layout
-  assert (drawn.xaxis.type, drawn.yaxis.type) == ('category', 'category')
+  chart = matrix(4, 4)._replace(rows=names, columns=names)
+  layout = interactive.figure(chart, styles={}).layout
+  assert (layout.xaxis.type, layout.yaxis.type) == ('category', 'category')

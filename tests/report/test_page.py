@@ -40,9 +40,9 @@ def page_path(tmp_path_factory, empty_figures):
   out = folder.parent / 'out'
   assert main([str(folder), f'--out={out}', '--features=none']) == ExitCode.DONE
   # Nothing that the page needs may be in another file.
-  alone = folder.parent / 'alone.html'
-  (out / 'index.html').rename(alone)
-  return alone
+  page_alone = folder.parent / 'alone.html'
+  (out / 'index.html').rename(page_alone)
+  return page_alone
 
 
 @pytest.fixture(scope='module')
@@ -129,9 +129,9 @@ def check_hovering(page):
   label = chart.locator('.hoverlayer')
   label.locator('text').first.wait_for()
   # The pointer is at round 2; the label shows the nearest of 0.5, 0.6 and 0.7.
-  told = label.text_content()
-  assert 'communication rounds 2' in told
-  assert any(f'{value} ± 0 (n = 2)' in told for value in (50, 60, 70))
+  text = label.text_content()
+  assert 'communication rounds 2' in text
+  assert any(f'{mean} ± 0 (n = 2)' in text for mean in (50, 60, 70))
   # plotly's buttons are there now, and above the plot.
   buttons = chart.locator('.modebar').bounding_box()
   assert buttons['height'] > 10
@@ -141,10 +141,17 @@ def check_hovering(page):
 @pytest.mark.slow
 def test_long_settings_leave_the_numbers_in_sight(browser, tmp_path):
   # The two settings differ in many knobs, as in a folder of many experiments.
-  words = ('partition.beta=0.1', 'optimizer.learning_rate=0.002', 'local_epochs=12')
-  words += ('batch_size=96', 'optimizer.momentum=0.85', 'optimizer.weight_decay=0.003')
   write_run(tmp_path / 'runs/a', [0.5, 0.6])
-  write_run(tmp_path / 'runs/b', [0.5, 0.7], *(f'--config.{word}' for word in words))
+  write_run(
+    tmp_path / 'runs/b',
+    [0.5, 0.7],
+    '--config.partition.beta=0.1',
+    '--config.optimizer.learning_rate=0.002',
+    '--config.local_epochs=12',
+    '--config.batch_size=96',
+    '--config.optimizer.momentum=0.85',
+    '--config.optimizer.weight_decay=0.003',
+  )
   words = (str(tmp_path / 'runs'), f'--out={tmp_path / "out"}', '--features=none')
   assert main(words) == ExitCode.DONE
   with opened(browser, tmp_path / 'out/index.html', DESKTOP) as page:
@@ -156,10 +163,15 @@ def test_long_settings_leave_the_numbers_in_sight(browser, tmp_path):
 
 @pytest.mark.slow
 def test_one_round_of_series_with_long_names(browser, tmp_path):
-  knobs = ('server_optimizer.learning_rate=0.01', 'server_optimizer.momentum=0.85')
-  knobs += ('moon.mu=0.5', 'moon.tau=0.25')
   write_run(tmp_path / 'runs/a', [0.5])
-  write_run(tmp_path / 'runs/b', [0.6], *(f'--config.{knob}' for knob in knobs))
+  write_run(
+    tmp_path / 'runs/b',
+    [0.6],
+    '--config.server_optimizer.learning_rate=0.01',
+    '--config.server_optimizer.momentum=0.85',
+    '--config.moon.mu=0.5',
+    '--config.moon.tau=0.25',
+  )
   words = (str(tmp_path / 'runs'), f'--out={tmp_path / "out"}', '--features=none')
   assert main(words) == ExitCode.DONE
   with opened(browser, tmp_path / 'out/index.html', PHONE) as page:
@@ -171,12 +183,14 @@ def test_one_round_of_series_with_long_names(browser, tmp_path):
     page.mouse.move(point['x'] + 2, point['y'] + 2)
     label = chart.locator('.hoverlayer .hovertext')
     label.wait_for()
-    told = label.text_content()
-    for part in ('tau=0.25', 'communication rounds 1', '60 (n = 1)'):
-      assert part in told
-    inside, around = label.bounding_box(), chart.bounding_box()
-    assert inside['x'] >= around['x']
-    assert inside['x'] + inside['width'] <= around['x'] + around['width']
+    text = label.text_content()
+    for words in ('tau=0.25', 'communication rounds 1', '60 (n = 1)'):
+      assert words in text
+    label_box = label.bounding_box()
+    chart_box = chart.bounding_box()
+    assert label_box['x'] >= chart_box['x']
+    label_end = label_box['x'] + label_box['width']
+    assert label_end <= chart_box['x'] + chart_box['width']
 
 
 def test_on_a_phone(browser, page_path):
