@@ -75,13 +75,13 @@ class Disk:
   def _flush(self, descriptor):
     self._fsync(descriptor)
     self._is_busy = True
-    about, path = os.fstat(descriptor), os.readlink(f'/proc/self/fd/{descriptor}')
-    if about.st_ino not in self._held:
-      self._held[about.st_ino] = os.dup(descriptor)
-    if stat.S_ISDIR(about.st_mode):
-      self._names[about.st_ino] = self._listed(path)
+    status, path = os.fstat(descriptor), os.readlink(f'/proc/self/fd/{descriptor}')
+    if status.st_ino not in self._held:
+      self._held[status.st_ino] = os.dup(descriptor)
+    if stat.S_ISDIR(status.st_mode):
+      self._names[status.st_ino] = self._listed(path)
     else:
-      self._bytes[about.st_ino] = pathlib.Path(path).read_bytes()
+      self._bytes[status.st_ino] = pathlib.Path(path).read_bytes()
     self._is_busy = False
     self._note()
 

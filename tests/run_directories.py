@@ -51,16 +51,16 @@ def write_run(path, accuracies, *flags, seed=0, finished=True, **columns):
   path.mkdir(parents=True)
   request = cli.parse([f'--config.seed={seed}', *flags])
   parts = catalog.registered(config_lib.flatten(request.config))
-  about = {
+  description = {
     'command': request.command,
     'config': config_lib.ordered(request.config),
-    **({'registered': [catalog.describe(one) for one in parts]} if parts else {}),
+    **({'registered': [catalog.describe(part) for part in parts]} if parts else {}),
     'data_digest': 'd' * 64,
     'versions': {'jax': '0.10.2'},
     'devices': ['cpu: cpu', 'cpu: cpu'],
     'git_commit': 'a' * 40,
   }
-  (path / 'config.json').write_text(json.dumps(about))
+  (path / 'config.json').write_text(json.dumps(description))
   lines = [
     {
       'round': number,

@@ -27,17 +27,17 @@ SEALED = ('_METADATA', 'manifest.ocdbt', '_CHECKPOINT_METADATA')
 
 
 @pytest.fixture(scope='module')
-def whole(tmp_path_factory, two_rounds):
+def finished(tmp_path_factory, two_rounds):
   """A finished run, and images to classify beside it."""
   folder = tmp_path_factory.mktemp('hostile')
   shutil.copytree(two_rounds, folder / 'run')
-  kept = features.Features(
+  features_kept = features.Features(
     round=np.asarray(2),
     confusion=np.eye(10, dtype=np.int64),
     classes=np.arange(10),
     embedded=np.ones((10, 2), np.float32),
   )
-  np.savez(folder / 'run/features.npz', **kept._asdict())
+  np.savez(folder / 'run/features.npz', **features_kept._asdict())
   np.savez(folder / 'in.npz', images=np.zeros((1, 8, 8), np.uint8))
   return folder
 
@@ -62,13 +62,13 @@ trees = st.recursive(
 )
 
 
-def places(tree, path=()):
+def paths_in(tree, path=()):
   """Every place in a JSON document."""
   yield path
   if isinstance(tree, list):
     tree = dict(enumerate(tree))
   for key, child in tree.items() if isinstance(tree, dict) else ():
-    yield from places(child, (*path, key))
+    yield from paths_in(child, (*path, key))
 
 
 def replaced(tree, path, value):
@@ -94,9 +94,10 @@ def damages(draw):
       lines = (run / name).read_text().splitlines() if name.endswith('l') else ['']
       documents = [json.loads(line or (run / name).read_text()) for line in lines]
       at = seed % len(documents)
-      every = list(places(documents[at]))
-      documents[at] = replaced(documents[at], every[seed % len(every)], value)
-      (run / name).write_text(''.join(json.dumps(one) + '\n' for one in documents))
+      paths = list(paths_in(documents[at]))
+      documents[at] = replaced(documents[at], paths[seed % len(paths)], value)
+      lines = [json.dumps(document) + '\n' for document in documents]
+      (run / name).write_text(''.join(lines))
 
     return spoil
   name, data = draw(st.sampled_from(FILES)), draw(st.binary(max_size=60))
@@ -115,9 +116,9 @@ def damages(draw):
   return overwrite
 
 
-def commands(whole, folder):
+def commands(finished, folder):
   run = str(folder / 'runs/a')
-  images, out = f'--input={whole}/in.npz', f'--output={folder}/p.npz'
+  images, out = f'--input={finished}/in.npz', f'--output={folder}/p.npz'
   return {
     'compare': lambda: report(['compare', run]),
     'launch': lambda: __main__.launch([*FEDAVG, f'--workdir={run}']),
@@ -136,13 +137,13 @@ def searched(examples):
   )
 
 
-def check(whole, folder, spoil, names):
+def check(finished, folder, spoil, names):
   for name in names:
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(whole / 'run', folder / 'runs/a')
+    shutil.copytree(finished / 'run', folder / 'runs/a')
     spoil(folder / 'runs/a')
     begin = time.monotonic()
-    assert commands(whole, folder)[name]() in DOCUMENTED, name
+    assert commands(finished, folder)[name]() in DOCUMENTED, name
     assert time.monotonic() - begin < SECONDS, name
 
 
@@ -153,10 +154,10 @@ def check(whole, folder, spoil, names):
     [(60, ('compare', 'launch', 'predict')), (8, ('report',))],
   ),
 )
-def test_programs_outlive_any_bytes(whole, tmp_path, examples, names):
+def test_programs_outlive_any_bytes(finished, tmp_path, examples, names):
   @searched(examples)
   @given(spoil=damages())
   def outlive(spoil):
-    check(whole, tmp_path / 'copy', spoil, names)
+    check(finished, tmp_path / 'copy', spoil, names)
 
   outlive()

@@ -17,11 +17,11 @@ SIX = (*RUN, '--config.num_rounds=6', f'--workdir={PLACE}')
 
 @pytest.fixture(autouse=True, scope='module')
 def quick(quick_runs):
-  """All of these files have such runs; but for `whole`."""
+  """All of these files have such runs; but for `six_rounds`."""
 
 
 @pytest.fixture(scope='session')
-def whole(tmp_path_factory):
+def six_rounds(tmp_path_factory):
   """Six rounds of MOON in a folder of their own: (folder, process)."""
   folder = tmp_path_factory.mktemp('whole')
   with pytest.MonkeyPatch.context() as patch:
@@ -30,10 +30,10 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture(scope='session')
-def workdir(whole):
-  """The run directory of `whole`."""
-  folder, done = whole
-  check_success(done)
+def workdir(six_rounds):
+  """The run directory of `six_rounds`."""
+  folder, completed = six_rounds
+  check_success(completed)
   return folder / PLACE
 
 

@@ -29,9 +29,9 @@ ROOT = pathlib.Path(__file__).parents[2]
 class Watcher(moon_jax.Callback):
   """Records its calls; wants the state of some rounds."""
 
-  def __init__(self, wanted=(), stops_at=None, fails_at=None):
+  def __init__(self, rounds_with_state=(), stops_at=None, fails_at=None):
     self.calls, self.states, self.history = [], {}, None
-    self._wanted, self._stops_at, self._fails_at = wanted, stops_at, fails_at
+    self._wanted, self._stops_at, self._fails_at = rounds_with_state, stops_at, fails_at
 
   def begin(self, run):
     self.calls.append(('begin', run.rounds))
@@ -59,22 +59,22 @@ class Watcher(moon_jax.Callback):
 
 
 @pytest.fixture(scope='module')
-def whole(tmp_path_factory):
+def three_rounds(tmp_path_factory):
   """A run of all three rounds, and the callback that watched it."""
-  watcher = Watcher(wanted=[2])
+  watcher = Watcher(rounds_with_state=[2])
   folder = tmp_path_factory.mktemp('whole') / 'run'
   every = {'checkpoint_every_rounds': 2}
   return moon_jax.run(config(**every), folder, callbacks=[watcher]), watcher
 
 
-def test_each_method_is_called_in_its_turn(whole):
-  result, watcher = whole
+def test_each_method_is_called_in_its_turn(three_rounds):
+  result, watcher = three_rounds
   assert watcher.calls == [('begin', range(3)), 1, 2, 3, 'end', 'close']
   assert watcher.history == result.metrics
 
 
-def test_the_state_is_that_of_the_round(whole):
-  result, watcher = whole
+def test_the_state_is_that_of_the_round(three_rounds):
+  result, watcher = three_rounds
   # The last round has its state, because the run saves it.
   assert watcher.states.keys() == {2, 3}
   for number, state in watcher.states.items():
@@ -85,29 +85,29 @@ def test_the_state_is_that_of_the_round(whole):
 
 
 def test_a_run_that_is_ended_is_finished_until_more_rounds_are_asked_for(
-  whole, tmp_path, capsys
+  three_rounds, tmp_path, capsys
 ):
   def two(round):
     return round.number == 2 and 'two will do'
 
   result = moon_jax.run(config(), tmp_path / 'run', callbacks=[two])
-  assert result.metrics == whole[0].metrics[:2]
+  assert result.metrics == three_rounds[0].metrics[:2]
   assert result.summary['stopped'] == 'two will do'
   assert result.model.round == 2
-  again = Watcher()
-  more = moon_jax.run(config(), tmp_path / 'run', callbacks=[again])
-  assert more.metrics == result.metrics
-  assert again.calls == []
+  watcher = Watcher()
+  continued = moon_jax.run(config(), tmp_path / 'run', callbacks=[watcher])
+  assert continued.metrics == result.metrics
+  assert watcher.calls == []
   assert 'was ended after round 2: two will do' in capsys.readouterr().out
-  more = moon_jax.run(config(num_rounds=4), tmp_path / 'run')
-  assert more.metrics[:3] == whole[0].metrics
-  assert 'stopped' not in more.summary
+  continued = moon_jax.run(config(num_rounds=4), tmp_path / 'run')
+  assert continued.metrics[:3] == three_rounds[0].metrics
+  assert 'stopped' not in continued.summary
 
 
 def test_a_class_makes_a_callback_for_each_run():
-  one, other = (callbacks.callback_of(Watcher) for _ in range(2))
-  assert isinstance(one, Watcher)
-  assert one is not other
+  first, second = (callbacks.callback_of(Watcher) for _ in range(2))
+  assert isinstance(first, Watcher)
+  assert first is not second
 
 
 def test_more_rounds_after_a_start_that_failed(tmp_path):
@@ -127,10 +127,10 @@ def test_a_stop_is_remembered_if_the_run_fails_after_it(tmp_path):
   with pytest.raises(KeyError):
     moon_jax.run(config(), tmp_path / 'run', callbacks=[Fails([2], 2)])
   assert not (tmp_path / 'run/summary.json').exists()
-  again = Watcher()
-  summary = moon_jax.run(config(), tmp_path / 'run', callbacks=[again]).summary
+  watcher = Watcher()
+  summary = moon_jax.run(config(), tmp_path / 'run', callbacks=[watcher]).summary
   assert (summary['rounds'], summary['stopped']) == (2, 'it is enough')
-  assert [call for call in again.calls if isinstance(call, int)] == []
+  assert [call for call in watcher.calls if isinstance(call, int)] == []
 
 
 class Signals(moon_jax.Callback):
@@ -145,17 +145,19 @@ class Signals(moon_jax.Callback):
     return False
 
 
-@pytest.mark.parametrize(('every', 'last'), [(1, 1), (3, 3)])
-def test_a_stop_and_a_signal_in_one_round(tmp_path, every, last):
-  """The callback stops in round 1; with `every` 3, round 3 is the first with a test."""
-  knobs = {'num_rounds': 5, 'eval_every_rounds': every, 'checkpoint_every_rounds': 1}
-  stop, request = Stop(), cli.parse([*words_of(**knobs), f'--workdir={tmp_path}/run'])
-  own = [Signals(stop, 1), Watcher([1], 1)]
+@pytest.mark.parametrize(('eval_every_rounds', 'last'), [(1, 1), (3, 3)])
+def test_a_stop_and_a_signal_in_one_round(tmp_path, eval_every_rounds, last):
+  """The callback stops in round 1, and the run ends in the first tested round."""
+  words = words_of(
+    num_rounds=5, eval_every_rounds=eval_every_rounds, checkpoint_every_rounds=1
+  )
+  stop, request = Stop(), cli.parse([*words, f'--workdir={tmp_path}/run'])
+  user_callbacks = [Signals(stop, 1), Watcher([1], 1)]
   if last > 1:
     with pytest.raises(StoppedError):
-      loop.run(request, stop, own)
-    stop, own = Stop(), []
-  assert loop.run(request, stop, own) is ExitCode.DONE
+      loop.run(request, stop, user_callbacks)
+    stop, user_callbacks = Stop(), []
+  assert loop.run(request, stop, user_callbacks) is ExitCode.DONE
   summary = json.loads((tmp_path / 'run/summary.json').read_text())
   assert (summary['rounds'], summary['stopped']) == (last, 'it is enough')
 
@@ -173,18 +175,18 @@ def test_a_run_ends_after_a_round_that_is_tested_and_has_its_state(
   assert watcher.calls[-2:] == ['end', 'close']
 
 
-@pytest.mark.parametrize('own', ['fails', 'diverges'])
-def test_close_is_called_however_the_run_ends_and_end_is_not(tmp_path, own):
-  rate = 1e20 if own == 'diverges' else 0.01
-  watcher = Watcher(fails_at=2 if own == 'fails' else None)
+@pytest.mark.parametrize('ending', ['fails', 'diverges'])
+def test_close_is_called_however_the_run_ends_and_end_is_not(tmp_path, ending):
+  rate = 1e20 if ending == 'diverges' else 0.01
+  watcher = Watcher(fails_at=2 if ending == 'fails' else None)
   settings = config(**{'optimizer.learning_rate': rate})
-  with pytest.raises(KeyError if own == 'fails' else DivergedError):
+  with pytest.raises(KeyError if ending == 'fails' else DivergedError):
     moon_jax.run(settings, tmp_path / 'run', callbacks=[watcher])
   assert watcher.calls[-1] == 'close'
   assert 'end' not in watcher.calls
 
 
-def test_a_config_file_registers_callbacks_for_its_own_runs(tmp_path, whole):
+def test_a_config_file_registers_callbacks_for_its_own_runs(tmp_path, three_rounds):
   path = tmp_path / 'mine.py'
   path.write_text(
     'import moon_jax\nfrom moon_jax.config import import_config\n'
@@ -203,19 +205,19 @@ def test_a_config_file_registers_callbacks_for_its_own_runs(tmp_path, whole):
   assert catalog.callbacks() == []
 
 
-@pytest.mark.parametrize('why', [0.93, '', 'x' * 2000])
-def test_whatever_a_callback_gives_as_its_reason_can_be_read_again(tmp_path, why):
+@pytest.mark.parametrize('reason', [0.93, '', 'x' * 2000])
+def test_whatever_a_callback_gives_as_its_reason_can_be_read_again(tmp_path, reason):
   class Stops(moon_jax.Callback):
     def wants_state(self, number):
       return True
 
     def after_round(self, round):
-      round.stop(why)
+      round.stop(reason)
 
   result = moon_jax.run(config(), tmp_path / 'run', callbacks=[Stops])
   assert result.summary['rounds'] == 1
-  told = result.summary['stopped']
-  assert told == (str(why)[:1000] or 'a callback said so')
+  recorded_reason = result.summary['stopped']
+  assert recorded_reason == (str(reason)[:1000] or 'a callback said so')
 
 
 @pytest.mark.parametrize(
@@ -228,63 +230,66 @@ def test_whatever_a_callback_gives_as_its_reason_can_be_read_again(tmp_path, why
   ],
 )
 def test_early_stopping_counts_tested_rounds_since_the_best(accuracies, stops):
-  callback, why = early_stopping.EarlyStopping(), []
+  callback, reasons = early_stopping.EarlyStopping(), []
 
   class Round:
-    stop = staticmethod(why.append)
+    stop = staticmethod(reasons.append)
 
   lines = [{} if a is None else {'test_accuracy': a} for a in accuracies]
   callback.begin(callbacks.Run(None, None, None, lines, None))
   callback.after_round(Round)
-  assert bool(why) == stops
+  assert bool(reasons) == stops
 
 
 def test_the_example_ends_a_run_that_learns_nothing(tmp_path):
   flags = words_of(**{'optimizer.learning_rate': 1e-9, 'num_rounds': 30})
   words = [f'--config={ROOT}/examples/early_stopping.py', '--workdir=run']
-  check_success(done := launched(tmp_path, *words, *flags))
-  assert 'a callback ended the run: no better accuracy in 10 tests' in done.stdout
+  check_success(completed := launched(tmp_path, *words, *flags))
+  assert 'a callback ended the run: no better accuracy in 10 tests' in completed.stdout
   summary = json.loads((tmp_path / 'run/summary.json').read_text())
   assert summary['rounds'] == 11
   assert summary['stopped'] == 'no better accuracy in 10 tests'
 
 
-def test_a_state_is_written_beside_the_next_round(tmp_path, monkeypatch, whole):
+def test_a_state_is_written_beside_the_next_round(tmp_path, monkeypatch, three_rounds):
   """The round's line of timings.jsonl comes when the state is on the disk."""
-  seen, write, end = threading.Event(), saved_state.save, Records.finish
+  round_two_is_seen = threading.Event()
+  save, finish_run = saved_state.save, Records.finish
   run = tmp_path / 'run'
 
-  def late(folder, state, index, entries):
+  def save_late(folder, state, index, entries):
     if folder.name.startswith('1.'):
-      assert seen.wait(60)
+      assert round_two_is_seen.wait(60)
     if folder.name.startswith('3.'):
       time.sleep(0.3)
-    write(folder, state, index, entries)
+    save(folder, state, index, entries)
 
   def finish(records, stop_reason, rounds_asked):
     assert (run / 'checkpoints/3').exists()
-    end(records, stop_reason, rounds_asked)
+    finish_run(records, stop_reason, rounds_asked)
 
   def look(round):
     if round.number == 2:
       assert not (run / 'checkpoints/1').exists()
       assert (run / 'timings.jsonl').read_text() == ''
-      seen.set()
+      round_two_is_seen.set()
 
-  monkeypatch.setattr(saved_state, 'save', late)
+  monkeypatch.setattr(saved_state, 'save', save_late)
   monkeypatch.setattr(Records, 'finish', finish)
-  own = {'checkpoint_every_rounds': 1}
-  moon_jax.run(config(**own), run, callbacks=[look])
+  changes = {'checkpoint_every_rounds': 1}
+  moon_jax.run(config(**changes), run, callbacks=[look])
   lines = (run / 'timings.jsonl').read_text().splitlines()
   assert [json.loads(line)['round'] for line in lines] == [1, 2, 3]
   assert sorted(path.name for path in (run / 'checkpoints').iterdir()) == ['2', '3']
   # Rounds 2 and 3 did not overwrite the state that was still being written.
-  assert checkpoint(run, 3) == checkpoint(whole[0].workdir, 3)
+  assert checkpoint(run, 3) == checkpoint(three_rounds[0].workdir, 3)
 
 
-def test_no_line_says_that_a_state_was_saved_that_was_not(tmp_path, monkeypatch, whole):
+def test_no_line_says_that_a_state_was_saved_that_was_not(
+  tmp_path, monkeypatch, three_rounds
+):
   """Otherwise a run whose first state cannot be written could never start again."""
-  run, own = tmp_path / 'run', config(checkpoint_every_rounds=1)
+  run, settings = tmp_path / 'run', config(checkpoint_every_rounds=1)
 
   def full(folder, state, index, entries):
     raise OSError(errno.ENOSPC, 'full')
@@ -292,9 +297,9 @@ def test_no_line_says_that_a_state_was_saved_that_was_not(tmp_path, monkeypatch,
   with monkeypatch.context() as patch:
     patch.setattr(saved_state, 'save', full)
     with pytest.raises(RunError, match='checkpoints/1 cannot be written'):
-      moon_jax.run(own, run)
+      moon_jax.run(settings, run)
   assert (run / 'timings.jsonl').read_text() == ''
-  assert moon_jax.run(own, run).metrics == whole[0].metrics
+  assert moon_jax.run(settings, run).metrics == three_rounds[0].metrics
 
 
 @pytest.mark.slow

@@ -23,9 +23,11 @@ from tests.processes import flip
 from tests.refusals import refused
 
 
-def opened(tmp_path, said=None):
-  """The checkpoints of a folder; what they say is appended to `said`."""
-  return Checkpoints(tmp_path / 'checkpoints', ([] if said is None else said).append)
+def opened(tmp_path, printed_lines=None):
+  """The checkpoints of a folder; what they print is appended to the list."""
+  if printed_lines is None:
+    printed_lines = []
+  return Checkpoints(tmp_path / 'checkpoints', printed_lines.append)
 
 
 def saved(tmp_path, algorithm='moon'):
@@ -35,9 +37,9 @@ def saved(tmp_path, algorithm='moon'):
   return state
 
 
-def load(tmp_path, template, said=None, **more):
-  with opened(tmp_path, said) as checkpoints:
-    return checkpoints.newest_or(template, **more)
+def load(tmp_path, template, printed_lines=None, **options):
+  with opened(tmp_path, printed_lines) as checkpoints:
+    return checkpoints.newest_or(template, **options)
 
 
 def names(tmp_path):
@@ -104,18 +106,18 @@ def test_damage_to_any_file_is_found(tmp_path, two_steps):
   # They are weights, their index, the metadata and the manifest.
   assert len(files) > 8
   for path in files:
-    here, said = tmp_path / 'here', []
-    shutil.copytree(folder, here)
-    flip(here / path.relative_to(folder))
-    assert_same(load(here, template, said), before)
-    assert names(here) == ['1', 'bad-2-1']
-    (line,) = said
+    damaged_folder, printed_lines = tmp_path / 'here', []
+    shutil.copytree(folder, damaged_folder)
+    flip(damaged_folder / path.relative_to(folder))
+    assert_same(load(damaged_folder, template, printed_lines), before)
+    assert names(damaged_folder) == ['1', 'bad-2-1']
+    (line,) = printed_lines
     # The message names the file that differs from the manifest, unless it is the
     # manifest.
-    what = '.*' if path.name == saved_state.MANIFEST else f'.*{path.name} .*'
+    file_named = '.*' if path.name == saved_state.MANIFEST else f'.*{path.name} .*'
     set_aside = r'set aside as bad-2-1'
-    assert re.fullmatch(rf'checkpoint 2 is damaged \({what}\); {set_aside}', line)
-    shutil.rmtree(here)
+    assert re.fullmatch(rf'checkpoint 2 is damaged \({file_named}\); {set_aside}', line)
+    shutil.rmtree(damaged_folder)
 
 
 def test_which_folders_are_taken_for_checkpoints(tmp_path, two_steps):
@@ -128,10 +130,10 @@ def test_which_folders_are_taken_for_checkpoints(tmp_path, two_steps):
   junk = ['notes.txt', '-3', '007', '1e3', '12.bak', 'ten', '.hidden', '\u0663']
   for name in junk:
     (inside / name).mkdir()
-  said = []
-  assert_same(load(tmp_path, world.first_state('fedavg'), said), after)
+  printed_lines = []
+  assert_same(load(tmp_path, world.first_state('fedavg'), printed_lines), after)
   unread = 'manifest.json cannot be read'
-  assert said == [
+  assert printed_lines == [
     'checkpoint 9 is damaged (it holds round 1); set aside as bad-9-1',
     f'checkpoint 8 is damaged ({unread}: Not a directory); set aside as bad-8-1',
     f'checkpoint 7 is damaged ({unread}: No such file or directory); '
@@ -178,8 +180,8 @@ def test_a_full_disk_keeps_what_is_there(disk, size):
   with opened(folder) as checkpoints:
     checkpoints.save(state)
     checkpoints.wait()
-    taken = shutil.disk_usage(folder).free - size
-    (folder / 'taken').write_bytes(bytes(taken))
+    num_bytes_taken = shutil.disk_usage(folder).free - size
+    (folder / 'taken').write_bytes(bytes(num_bytes_taken))
     checkpoints.save(state._replace(round=jnp.int32(1)))
     with pytest.raises(RunError) as caught:
       checkpoints.wait()
@@ -230,10 +232,11 @@ def folder(tmp_path):
 
 def test_the_manifest_by_hand(folder):
   content = json.loads((folder / saved_state.MANIFEST).read_text())
-  nothing, first = (hashlib.sha256(data).hexdigest() for data in (b'', b'first'))
+  digest_of_nothing = hashlib.sha256(b'').hexdigest()
+  digest_of_first = hashlib.sha256(b'first').hexdigest()
   assert content['files'] == {
-    'deep/er/two': {'bytes': 0, 'sha256': nothing},
-    'one': {'bytes': 5, 'sha256': first},
+    'deep/er/two': {'bytes': 0, 'sha256': digest_of_nothing},
+    'one': {'bytes': 5, 'sha256': digest_of_first},
   }
   assert content['round'] == 12
   assert saved_state.fault(folder, 12) == ''

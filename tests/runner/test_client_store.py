@@ -49,20 +49,21 @@ def run(workdir, tier='device', **changes):
   return moon_jax.run(config_of(tier, **changes), workdir)
 
 
-def kept(workdir):
+def saved_memories(workdir):
   """The newest state, and each client's memory."""
   config = config_lib.validate(inference._saved(workdir)['config'])
   built = experiment.build(config)
   start = built.network.init(config.seed)
-  given = built.algorithm, start, config.num_clients
-  like = jax.eval_shape(lambda: experiment.first_state(*given))
+  template = jax.eval_shape(
+    lambda: experiment.first_state(built.algorithm, start, config.num_clients)
+  )
 
   def first():
     return jax.device_get(built.algorithm.init_client(start))
 
   folder = workdir / 'checkpoints'
   clients = range(config.num_clients)
-  return [checkpoint.newest(folder, like, client, first) for client in clients]
+  return [checkpoint.newest(folder, template, client, first) for client in clients]
 
 
 @pytest.fixture(scope='module')
@@ -70,27 +71,29 @@ def trained(tmp_path_factory):
   """Tier and changes -> the directory of an undisturbed run."""
 
   @functools.cache
-  def once(tier='disk', **changes):
+  def train_once(tier='disk', **changes):
     workdir = tmp_path_factory.mktemp('trained') / 'run'
     run(workdir, tier, **changes)
     return workdir
 
-  return once
+  return train_once
 
 
 @pytest.fixture
 def copied(trained, tmp_path):
   """Tier and changes -> the directory of a copy of that run."""
 
-  def copy(*given, **changes):
-    return shutil.copytree(trained(*given, **changes), tmp_path / 'run')
+  def copy(*arguments, **changes):
+    return shutil.copytree(trained(*arguments, **changes), tmp_path / 'run')
 
   return copy
 
 
 def assert_same(run, expected):
   check_same_records(run, expected)
-  jax.tree.map(np.testing.assert_array_equal, kept(run), kept(expected))
+  jax.tree.map(
+    np.testing.assert_array_equal, saved_memories(run), saved_memories(expected)
+  )
 
 
 # --- the same run in every tier -------------------------------------------------------
@@ -119,8 +122,10 @@ def test_every_tier_gives_the_same_run(tmp_path, algorithm):
       run(tmp_path / tier, tier, num_rounds=4, **changes)
     metrics = run(tmp_path / tier, tier, **changes).metrics
   assert_same(tmp_path / 'disk', tmp_path / 'device')
-  told = [line['round'] for line in metrics if 'consensus_distance' in line]
-  assert told == ([4, 6] if 'decentralized' in algorithm else [])
+  rounds_with_distance = [
+    line['round'] for line in metrics if 'consensus_distance' in line
+  ]
+  assert rounds_with_distance == ([4, 6] if 'decentralized' in algorithm else [])
 
 
 @pytest.mark.slow
@@ -152,29 +157,29 @@ def test_a_flipped_bit_is_found_and_the_older_checkpoint_taken(
   workdir = copied()
   folder = workdir / 'checkpoints'
   newest, older = (read_index(folder / step / 'clients.npz') for step in '64')
-  alone = set(newest.places) - set(older.places)
-  bytes_per_client = built_of().placement.client_memory.bytes_per_client
-  flip(folder / 'clients.bin', max(alone) * bytes_per_client + 5)
+  newest_places = set(newest.places) - set(older.places)
+  record_bytes = built_of().placement.client_memory.bytes_per_client
+  flip(folder / 'clients.bin', max(newest_places) * record_bytes + 5)
   (workdir / 'summary.json').unlink()
   run(workdir, tier)
-  told = capsys.readouterr().out
-  assert 'checkpoint 6 is damaged (client ' in told
-  assert 'in clients.bin has changed); set aside as bad-6-1' in told
-  assert 'resumed after round 4 of 6' in told
+  printed = capsys.readouterr().out
+  assert 'checkpoint 6 is damaged (client ' in printed
+  assert 'in clients.bin has changed); set aside as bad-6-1' in printed
+  assert 'resumed after round 4 of 6' in printed
   assert_same(workdir, trained('device'))
 
 
 def test_a_model_is_loaded_from_the_newest_checkpoint_that_has_its_memory(copied):
   folder = copied(algorithm='solo') / 'checkpoints'
   newest, older = (read_index(folder / step / 'clients.npz') for step in '64')
-  place, client = max(zip(newest.places, newest.clients, strict=True))
-  assert place not in older.places
-  flip(
-    folder / 'clients.bin',
-    place * built_of(algorithm='solo').placement.client_memory.bytes_per_client,
-  )
-  found = [moon_jax.load(folder.parent, client=one).round for one in range(10)]
-  assert found == [4 if one == client else 6 for one in range(10)]
+  last_place, damaged_client = max(zip(newest.places, newest.clients, strict=True))
+  assert last_place not in older.places
+  record_bytes = built_of(algorithm='solo').placement.client_memory.bytes_per_client
+  flip(folder / 'clients.bin', last_place * record_bytes)
+  rounds = [moon_jax.load(folder.parent, client=client).round for client in range(10)]
+  expected = [6] * 10
+  expected[damaged_client] = 4
+  assert rounds == expected
 
 
 @pytest.mark.parametrize('tier', few(['device'], TIERS))
@@ -188,13 +193,13 @@ def test_without_the_file_a_checkpoint_that_needs_none_is_taken(copied, tier, ca
   assert moon_jax.load(workdir).round == 2
   path.unlink()
   run(workdir, tier, num_rounds=5)
-  told = capsys.readouterr().out
-  assert 'set aside as bad-4-1' in told
-  assert 'resumed after round 2 of 5' in told
+  printed = capsys.readouterr().out
+  assert 'set aside as bad-4-1' in printed
+  assert 'resumed after round 2 of 5' in printed
 
 
 def failing(number):
-  def fail(*given):
+  def fail(*arguments):
     raise OSError(number, os.strerror(number))
 
   return fail
@@ -221,7 +226,7 @@ def with_index(field, value):
 
 
 @pytest.mark.parametrize(
-  ('damage', 'told'),
+  ('damage', 'problem'),
   [
     (unreadable, 'in clients.bin cannot be read (Input/output error)'),
     (with_index('clients', 10**9), 'there is no client 1000000000'),
@@ -229,7 +234,7 @@ def with_index(field, value):
   ],
 )
 def test_a_file_without_what_any_checkpoint_needs(
-  copied, damage, told, monkeypatch, capsys
+  copied, damage, problem, monkeypatch, capsys
 ):
   workdir = copied(algorithm='solo')
   damage(workdir / 'checkpoints', monkeypatch)
@@ -237,7 +242,7 @@ def test_a_file_without_what_any_checkpoint_needs(
     moon_jax.load(workdir, client=3)
   with pytest.raises(NoCheckpointError, match='holds no usable checkpoint'):
     run(workdir, 'disk', algorithm='solo', num_rounds=8)
-  assert f'{told}); set aside as bad-6-1' in capsys.readouterr().out
+  assert f'{problem}); set aside as bad-6-1' in capsys.readouterr().out
 
 
 def test_memories_written_at_a_start_spare_older_checkpoints(trained, copied, capsys):
@@ -258,18 +263,17 @@ def test_memories_written_at_a_start_spare_older_checkpoints(trained, copied, ca
 
 def test_a_write_that_fails_once_ends_the_run(tmp_path, trained, monkeypatch):
   """The write fails long before a save: no later round trains on lost memories."""
-  seldom = {'checkpoint_every_rounds': 6}
   write, calls = os.pwrite, []
 
-  def fail_once(*given):
-    calls.append(given)
-    return (failing(errno.ENOSPC) if len(calls) == 2 else write)(*given)
+  def fail_once(*arguments):
+    calls.append(arguments)
+    return (failing(errno.ENOSPC) if len(calls) == 2 else write)(*arguments)
 
   monkeypatch.setattr(os, 'pwrite', fail_once)
   with pytest.raises(RunError, match='cannot be written: No space left'):
-    run(tmp_path, 'disk', **seldom)
+    run(tmp_path, 'disk', checkpoint_every_rounds=6)
   assert len(calls) == 2  # the run ends at the write, not at the save
-  run(tmp_path, 'disk', **seldom)
+  run(tmp_path, 'disk', checkpoint_every_rounds=6)
   assert_same(tmp_path, trained('device'))
 
 
@@ -278,9 +282,9 @@ def test_a_write_that_fails_once_ends_the_run(tmp_path, trained, monkeypatch):
 SIZE = 1000
 
 
-def some(*seeds):
-  drawn = [np.frombuffer(np.random.default_rng(s).bytes(SIZE), np.uint8) for s in seeds]
-  return np.stack(drawn)
+def memories_of(seeds):
+  drawn = [np.random.default_rng(seed).bytes(SIZE) for seed in seeds]
+  return np.stack([np.frombuffer(memory, np.uint8) for memory in drawn])
 
 
 def of_bytes(path):
@@ -295,18 +299,20 @@ def store(tmp_path):
 
 
 def test_what_a_checkpoint_names_is_never_written_over(store):
-  rng, kept_ones, now = np.random.default_rng(0), [], {}
+  rng, protected, now = np.random.default_rng(0), [], {}
   for step in range(60):
     clients = np.sort(rng.choice(100, 7, replace=False))
-    store.write(clients, some(*(1000 * step + clients)))
+    store.write(clients, memories_of(1000 * step + clients))
     now |= {int(client): 1000 * step + int(client) for client in clients}
     if step % 3 == 2:
-      kept_ones = [*kept_ones, (store.index(), dict(now))][-2:]
-      store.protect(index for index, _ in kept_ones)
-    for index, wanted in kept_ones:
+      protected = [*protected, (store.index(), dict(now))][-2:]
+      store.protect(index for index, _ in protected)
+    for index, expected in protected:
       assert store.fault(index) == ''
-      assert index.clients.tolist() == sorted(wanted)
-    np.testing.assert_array_equal(store.read(np.array([*now])), some(*now.values()))
+      assert index.clients.tolist() == sorted(expected)
+    np.testing.assert_array_equal(
+      store.read(np.array([*now])), memories_of(now.values())
+    )
   # The file holds two checkpoints of at most 100 clients and three rounds after the
   # newest.
   assert store._end <= 200 + 3 * 7
@@ -314,14 +320,14 @@ def test_what_a_checkpoint_names_is_never_written_over(store):
 
 def test_going_on_from_an_older_checkpoint(store):
   clients = np.arange(5)
-  store.write(clients, some(*clients))
+  store.write(clients, memories_of(clients))
   older = store.index()
   store.protect([older])
-  store.write(clients[:3], some(7, 8, 9))
+  store.write(clients[:3], memories_of([7, 8, 9]))
   store.restore(older)
   store.protect([older])
-  np.testing.assert_array_equal(store.read(clients), some(*clients))
-  store.write(clients, some(*(clients + 50)))
+  np.testing.assert_array_equal(store.read(clients), memories_of(clients))
+  store.write(clients, memories_of(clients + 50))
   assert store.fault(older) == ''
 
 
@@ -331,7 +337,7 @@ MIB = 2**20
 
 
 @pytest.mark.parametrize(
-  ('each', 'num_clients', 'cohort_size', 'tier'),
+  ('num_bytes', 'num_clients', 'cohort_size', 'tier'),
   [
     (MIB, 256, 10, 'device'),
     (MIB, 257, 10, 'disk'),
@@ -342,19 +348,19 @@ MIB = 2**20
   ],
 )
 def test_auto_leaves_the_device_where_a_save_would_hurt(
-  each, num_clients, cohort_size, tier
+  num_bytes, num_clients, cohort_size, tier
 ):
-  memory = np.zeros(each, np.uint8)
+  memory = np.zeros(num_bytes, np.uint8)
   algorithm = built_of().algorithm._replace(init_client=lambda variables: memory)
 
-  def choose(told):
+  def choose(choice):
     return client_memory.choose(
-      algorithm, {}, requested=told, num_clients=num_clients, cohort_size=cohort_size
+      algorithm, {}, requested=choice, num_clients=num_clients, cohort_size=cohort_size
     )
 
-  assert choose('auto') == (tier == 'device', each)
+  assert choose('auto') == (tier == 'device', num_bytes)
   assert choose('device').on_device
-  assert not choose('disk').on_device or not each
+  assert not choose('disk').on_device or not num_bytes
 
 
 def test_consensus_distance_by_hand(monkeypatch):
@@ -362,26 +368,26 @@ def test_consensus_distance_by_hand(monkeypatch):
   # The mean of (0, 0), (0, 0) and (9, 12) is (3, 4): the distances are 5, 5 and 10.
   models = {'a': np.array([0.0, 0.0, 9.0]), 'b': np.array([[0.0], [0.0], [12.0]])}
 
-  def of(clients):
+  def models_of(clients):
     return jax.tree.map(lambda leaf: leaf[clients], models)
 
-  for taken_part in ([False, False, True], [True, False, True], [True, True, True]):
-    found = evaluation.consensus_distance(of, np.array(taken_part))
-    assert found == pytest.approx(20 / 3)
+  for has_trained in ([False, False, True], [True, False, True], [True, True, True]):
+    distance = evaluation.consensus_distance(models_of, np.array(has_trained))
+    assert distance == pytest.approx(20 / 3)
 
 
 def test_one_model_stands_for_all_clients_that_never_trained():
-  asked = []
+  requested = []
 
   def models(clients):
-    asked.extend(clients.tolist())
+    requested.extend(clients.tolist())
     return {'w': np.float32(clients == 70_001)}
 
   n = 100_000
-  taken_part = np.isin(np.arange(n), [3, 70_001])
-  found = evaluation.consensus_distance(models, taken_part)
-  assert found == pytest.approx((n - 1) / n * 1 / n + (1 - 1 / n) / n)
-  assert sorted(set(asked)) == [0, 3, 70_001]
+  has_trained = np.isin(np.arange(n), [3, 70_001])
+  distance = evaluation.consensus_distance(models, has_trained)
+  assert distance == pytest.approx((n - 1) / n * 1 / n + (1 - 1 / n) / n)
+  assert sorted(set(requested)) == [0, 3, 70_001]
 
 
 def test_the_lines_of_a_layout():

@@ -26,7 +26,7 @@ RECORD = {
 }
 
 
-def shown(is_terminal):
+def output(is_terminal):
   """The output of a run of four rounds after the third one."""
   file = io.StringIO()
   terminal = rich.console.Console(
@@ -47,7 +47,7 @@ def shown(is_terminal):
 
 
 def test_a_terminal_of_80_columns_has_bar_count_and_time_left():
-  text = shown(is_terminal=True)
+  text = output(is_terminal=True)
   assert '3/4' in text
   assert '━' in text
   assert '-:--:--' in text or '0:00:00' in text
@@ -56,7 +56,7 @@ def test_a_terminal_of_80_columns_has_bar_count_and_time_left():
 
 
 def test_a_log_has_a_line_a_round():
-  assert shown(is_terminal=False) == (
+  assert output(is_terminal=False) == (
     'round 3/4  test accuracy 0.5320  '
     'train loss 2.946 (contrastive 0.167, supervised 2.113)  1.25 s\n'
   )
@@ -68,8 +68,8 @@ def test_an_untested_round_and_the_spread_over_models():
   assert describe_test(several) == 'test accuracy 0.5320 +- 0.0500'
   # Names do not matter: a part is a term of the loss unless the algorithm only measures
   # it, and columns after the drift are no parts.
-  alone = {'train_loss': 1.0, 'head_cosine': 0.5, 'l1': 1, 'drift': 2.0, 'p_loss': 3.0}
-  assert describe_training(alone, ['head_cosine']) == 'train loss 1.000 (l1 1.000)'
+  record = {'train_loss': 1.0, 'head_cosine': 0.5, 'l1': 1, 'drift': 2.0, 'p_loss': 3.0}
+  assert describe_training(record, ['head_cosine']) == 'train loss 1.000 (l1 1.000)'
 
 
 def test_the_last_line_has_the_last_test_the_best_and_the_first_near_it():

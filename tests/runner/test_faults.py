@@ -292,8 +292,8 @@ def test_a_signal_at_a_moment(name, tmp_path, undisturbed, request):
       process.send(signal.SIGCONT)
       if number != case.numbers[-1] or len(case.numbers) > 1:
         process.wait_for('saving after this round', stream='stderr')
-    done = process.finish()
-  assert done.returncode == case.exit_code
+    completed = process.finish()
+  assert completed.returncode == case.exit_code
   completed_rounds, still_begun = newest_steps(run)
   whole_command = f'python launch.py {" ".join(case.command)}'
   stderr = case.stderr.format(
@@ -302,7 +302,7 @@ def test_a_signal_at_a_moment(name, tmp_path, undisturbed, request):
     completed_rounds=completed_rounds,
   )
   # The command line may not have been read yet.
-  assert done.stderr in (stderr, stderr.replace(whole_command, 'the same command'))
+  assert completed.stderr in (stderr, stderr.replace(whole_command, 'the same command'))
   if case.exit_code == ExitCode.DONE:
     check_same_end(run, undisturbed(case.command), NUM_ROUNDS[case.command])
     return
@@ -325,12 +325,12 @@ def test_stopped_while_it_compiles(tmp_path):
     until_compiling(process, tmp_path / 'run')
     process.send(signal.SIGTERM)
     begin = time.monotonic()
-    done = process.finish()
+    completed = process.finish()
   assert time.monotonic() - begin < 5
-  assert done.returncode == ExitCode.PREEMPTED
+  assert completed.returncode == ExitCode.PREEMPTED
   command = f'python launch.py {" ".join(words)}'
-  assert done.stderr.endswith(AT_ONCE.format(name='SIGTERM', command=command))
-  assert done.stdout.endswith('compiling one round and one test ... ')
+  assert completed.stderr.endswith(AT_ONCE.format(name='SIGTERM', command=command))
+  assert completed.stdout.endswith('compiling one round and one test ... ')
 
 
 def run_for(process, run, seconds, max_lines):
@@ -364,12 +364,12 @@ def test_killed_many_times_at_random(tmp_path, undisturbed, tier, num_kills, com
         run_for(process, run, LIMIT_SECONDS, max_lines)
         process.send(signal.SIGCONT)
         run_for(process, run, rng.uniform(0, 0.2), max_lines + 1)
-      done = process.kill()
-    start = resumed_after(done.stdout)
+      completed = process.kill()
+    start = resumed_after(completed.stdout)
     # Only rounds that are recorded but not saved are trained again: up to two
     # intervals, because a save waits for the one before.
     assert start is None or before - 2 * EVERY <= start <= before
-    assert done.stderr == ''
+    assert completed.stderr == ''
   assert num_lines(run) < NUM_ROUNDS[command]
   check_goes_on(run, command, undisturbed)
   assert list(temporary.iterdir()) == []
@@ -440,12 +440,12 @@ def test_all_damaged_and_then_all_gone(unfinished):
     flip_a_bit(step)
   before = (unfinished / 'metrics.jsonl').read_bytes()
   for num_set_aside in (2, 0):
-    done = launched(unfinished.parent, *SIX_ROUNDS)
-    assert done.returncode == ExitCode.NO_CHECKPOINT
-    assert 'checkpoints holds no usable checkpoint, but rounds' in done.stderr
-    assert done.stderr.count('\n') == 1
-    assert done.stdout.count('set aside as bad-') == num_set_aside
-    assert 'compiling' not in done.stdout
+    completed = launched(unfinished.parent, *SIX_ROUNDS)
+    assert completed.returncode == ExitCode.NO_CHECKPOINT
+    assert 'checkpoints holds no usable checkpoint, but rounds' in completed.stderr
+    assert completed.stderr.count('\n') == 1
+    assert completed.stdout.count('set aside as bad-') == num_set_aside
+    assert 'compiling' not in completed.stdout
     shutil.rmtree(checkpoints)
   assert (unfinished / 'metrics.jsonl').read_bytes() == before
 
@@ -454,13 +454,13 @@ def refused_before_loading(folder, *words):
   """What a process prints that ends before it loads JAX, and so before the data."""
 
   def cpu_seconds():  # of ended processes: other load does not count
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
   before = cpu_seconds()
-  done = launch(folder, *words)
+  completed = launch(folder, *words)
   assert cpu_seconds() - before < LIMIT_BEFORE_LOADING
-  return done.returncode, done.stderr
+  return completed.returncode, completed.stderr
 
 
 @pytest.mark.slow
@@ -470,8 +470,8 @@ def test_a_full_disk_and_then_space(disk, remount, workdir, undisturbed, tier):
   num_checkpoints = {'device': 2.5, 'disk': 1.5}[tier]
   checkpoint_bytes = sum(sizes(workdir / 'checkpoints/6').values())
   folder = disk('small', int(num_checkpoints * checkpoint_bytes))
-  done = launched(folder, *SIX_ROUNDS, f'--config.execution.client_store={tier}')
-  assert done.returncode == ExitCode.FAILED
+  completed = launched(folder, *SIX_ROUNDS, f'--config.execution.client_store={tier}')
+  assert completed.returncode == ExitCode.FAILED
   run = folder / 'run'
   completed_rounds = newest_steps(run).complete
   names = {
@@ -480,7 +480,7 @@ def test_a_full_disk_and_then_space(disk, remount, workdir, undisturbed, tier):
   }
   full = 'No space left on device'
   lines = [cannot_be_written(f'run/checkpoints/{name}', full) for name in names[tier]]
-  assert done.stderr.removesuffix('\n') in lines
+  assert completed.stderr.removesuffix('\n') in lines
   filler = fill(folder)
   exit_code, line = refused_before_loading(folder, *SIX_ROUNDS)
   assert exit_code == ExitCode.FAILED

@@ -81,9 +81,9 @@ def test_records_on_a_full_disk(disk, tmp_path):
     written = len(records.rounds) - 1
   # The last line may be incomplete; the lines before are whole.
   assert 1 < written < 10
-  found = (folder / run_directory.METRICS).read_bytes()
-  assert expected.startswith(found)
-  assert found.count(b'\n') == written
+  content = (folder / run_directory.METRICS).read_bytes()
+  assert expected.startswith(content)
+  assert content.count(b'\n') == written
   filler.unlink()
   with records_lib.Records(folder, written) as records:
     for number in range(written + 1, 31):
@@ -105,7 +105,7 @@ def test_places_that_cannot_be_written(disk, remount, tmp_path):
   (tmp_path / 'file').write_text('')
   folder = disk('frozen', '64k')
   remount(folder, 'ro')
-  for place, problem in {
+  for folder_or_file, problem in {
     tmp_path / 'file': 'cannot be written: Not a directory',
     tmp_path / 'file/run': 'cannot be written: Not a directory',
     folder: 'cannot be written: Read-only file system',
@@ -116,5 +116,5 @@ def test_places_that_cannot_be_written(disk, remount, tmp_path):
     tmp_path / 'no\udcff': 'must be a name in UTF-8',
   }.items():
     with pytest.raises(UsageError) as caught:
-      files.require_writable(place)
-    assert str(caught.value) == f'--workdir={str(place)!r} {problem}.'
+      files.require_writable(folder_or_file)
+    assert str(caught.value) == f'--workdir={str(folder_or_file)!r} {problem}.'

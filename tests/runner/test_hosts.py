@@ -41,12 +41,12 @@ DEVICES = '--config.execution.devices='
 STOPPED = 'process 1 is asked to stop'  # a run that begins with these words
 
 
-def made_in(place):
+def made_in(parent):
   """Two folders, like those of two hosts that share no disk."""
-  made = [place / name for name in ('first', 'second')]
-  for folder in made:
+  new_folders = [parent / name for name in ('first', 'second')]
+  for folder in new_folders:
     folder.mkdir()
-  return made
+  return new_folders
 
 
 @pytest.fixture
@@ -54,13 +54,13 @@ def folders(tmp_path):
   return made_in(tmp_path)
 
 
-def lines(done):
+def lines(outcomes):
   """What the processes wrote to standard error, line by line."""
-  return [one.stderr.splitlines() for one in done]
+  return [outcome.stderr.splitlines() for outcome in outcomes]
 
 
-def codes(done):
-  return [one.returncode for one in done]
+def codes(outcomes):
+  return [outcome.returncode for outcome in outcomes]
 
 
 @pytest.fixture(scope='module')
@@ -85,18 +85,18 @@ def two(tmp_path_factory):
     (*other, '--config.execution.lanes=1'),
     (*other, '--config.execution.client_store=disk'),
   ]
-  done = many(folders, runs, 1)
-  (alone, (told,)) = lines(done)
-  assert not alone
-  assert told.startswith('SIGTERM: saving after this round; ')
-  return folders, [one.stdout for one in done]
+  outcomes = run_many(folders, runs, 1)
+  (lines_of_first, (line_of_second,)) = lines(outcomes)
+  assert not lines_of_first
+  assert line_of_second.startswith('SIGTERM: saving after this round; ')
+  return folders, [outcome.stdout for outcome in outcomes]
 
 
 def test_a_request_to_one_process_ends_the_run_of_all(two):
-  _, said = two
+  _, outputs = two
   code = int(ExitCode.PREEMPTED)
-  for one in said:
-    assert f'{code} Stopped by SIGTERM after round 1, which is saved. ' in one
+  for output in outputs:
+    assert f'{code} Stopped by SIGTERM after round 1, which is saved. ' in output
 
 
 def test_two_processes_are_one_with_two_devices(two, tmp_path):
@@ -105,18 +105,20 @@ def test_two_processes_are_one_with_two_devices(two, tmp_path):
   assert 'resumed after round 1 of 3' in first
   words = (*RUN[:-1], f'{ROUNDS}3', f'{DEVICES}2', f'--workdir={tmp_path}')
   loop.run(cli.parse(words))
-  split, whole = (place / 'metrics.jsonl' for place in (folders[0] / 'run', tmp_path))
-  assert split.read_bytes() == whole.read_bytes()
-  assert checkpoint(split.parent, 3) == checkpoint(tmp_path, 3)
+  of_two = folders[0] / 'run/metrics.jsonl'
+  of_one = tmp_path / 'metrics.jsonl'
+  assert of_two.read_bytes() == of_one.read_bytes()
+  assert checkpoint(of_two.parent, 3) == checkpoint(tmp_path, 3)
 
 
 def test_what_one_process_finds_out_is_told_by_all(two):
   folders, (first, second) = two
   assert 'nothing to do: the run has 3 rounds; 3 were asked for' in first
-  told = [line for line in first.splitlines() if line.startswith('2 ')]
-  assert [line for line in second.splitlines() if line.startswith('2 ')][2:] == told[2:]
+  errors = [line for line in first.splitlines() if line.startswith('2 ')]
+  errors_of_second = [line for line in second.splitlines() if line.startswith('2 ')]
+  assert errors_of_second[2:] == errors[2:]
   for line, start in zip(
-    told,
+    errors,
     (
       f'2 Process 1 on {HOST} has another data set than process 0: SHA-256: ',
       f'2 Process 1 on {HOST}: ',
@@ -127,7 +129,7 @@ def test_what_one_process_finds_out_is_told_by_all(two):
     strict=True,
   ):
     assert line.startswith(start)
-  assert 'one.npz' in told[1]
+  assert 'one.npz' in errors[1]
   assert not (folders[0] / 'other').exists()
   assert {*contents(folders[1])} == {'runs.json', 'both.npz'}
 
@@ -178,64 +180,65 @@ RUNS = {
 SEVERAL_DEVICES = ('scaffold', 'krum', 'frozen once', 'peers')
 
 
-def many(folders, runs, devices):
+def run_many(folders, runs, devices):
   """Makes runs of the given words one after the other, in a process for each folder."""
   for folder in folders:
     (folder / 'runs.json').write_text(json.dumps(runs))
   program = {'program': ('-c', MANY), 'PYTHONPATH': str(ROOT)}
   if len(folders) == 1:
-    done = [launch(folders[0], f'{DEVICES}{devices}', **program)]
+    outcomes = [launch(folders[0], f'{DEVICES}{devices}', **program)]
   else:
-    done = run(folders, f'{DEVICES}{devices}', **program)
-  assert codes(done) == [ExitCode.DONE] * len(done), lines(done)
-  return done
+    outcomes = run(folders, f'{DEVICES}{devices}', **program)
+  assert codes(outcomes) == [ExitCode.DONE] * len(outcomes), lines(outcomes)
+  return outcomes
 
 
 @pytest.fixture(scope='module')
 def battery(tmp_path_factory):
   """(processes, devices of each) -> the folder of all runs with these numbers."""
-  base, made = tmp_path_factory.mktemp('battery'), {}
+  base, folders = tmp_path_factory.mktemp('battery'), {}
   knobs = federations.hdf5(base, federations.federation())
   words = [*federations.flags(knobs), f'--out={base / "records"}']
   assert convert.main(words) == ExitCode.DONE
   records = f'--config.data.path={base / "records"}'
   for count, devices in ((1, 2), (2, 1), (2, 2), (1, 4)):
-    folder = made[count, devices] = base / f'{count}x{devices}'
+    folder = folders[count, devices] = base / f'{count}x{devices}'
     folder.mkdir()
     runs = []
     for name in RUNS if count * devices == 2 else SEVERAL_DEVICES:
       changes = {'num_rounds': 3, **RUNS[name]}
-      given = [f'--config.{knob}={value}' for knob, value in changes.items()]
-      usual = RUN[:-1]
+      flags = [f'--config.{knob}={value}' for knob, value in changes.items()]
+      common = RUN[:-1]
       if name == 'records':
-        given, usual = [*given, records], RUN[2:-1]
-      runs.append([*usual, f'--workdir={name}', *given])
-    for one in many([folder] * count, runs, devices):
-      check_success(one)
-  return made
+        flags, common = [*flags, records], RUN[2:-1]
+      runs.append([*common, f'--workdir={name}', *flags])
+    for outcome in run_many([folder] * count, runs, devices):
+      check_success(outcome)
+  return folders
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', RUNS)
 def test_any_division_into_processes_gives_the_same_results(battery, name):
-  split, whole = (battery[c] / name / 'metrics.jsonl' for c in ((2, 1), (1, 2)))
-  assert len(read_lines(whole)) == 3
-  assert split.read_bytes() == whole.read_bytes()
-  one, other = (checkpoint(battery[c] / name, 3) for c in ((2, 1), (1, 2)))
-  assert one == other
+  of_two, of_one = (battery[c] / name / 'metrics.jsonl' for c in ((2, 1), (1, 2)))
+  assert len(read_lines(of_one)) == 3
+  assert of_two.read_bytes() == of_one.read_bytes()
+  assert checkpoint(of_two.parent, 3) == checkpoint(of_one.parent, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', SEVERAL_DEVICES)
 def test_processes_may_have_several_devices_each(battery, name):
-  split, whole = (
+  of_two, of_one = (
     read_lines(battery[c] / name / 'metrics.jsonl') for c in ((2, 2), (1, 4))
   )
-  assert len(whole) == 3
-  for one, other in zip(split, whole, strict=True):
-    assert one.keys() == other.keys()
-    for key, value in one.items():
-      np.testing.assert_allclose(value, other[key], rtol=1e-6, atol=1e-6, err_msg=key)
+  assert len(of_one) == 3
+  for line, expected in zip(of_two, of_one, strict=True):
+    assert line.keys() == expected.keys()
+    for key, value in line.items():
+      np.testing.assert_allclose(
+        value, expected[key], rtol=1e-6, atol=1e-6, err_msg=key
+      )
 
 
 # --- ends -----------------------------------------------------------------------------
@@ -244,40 +247,42 @@ def test_processes_may_have_several_devices_each(battery, name):
 @pytest.mark.faults
 def test_different_commands_are_refused_with_the_difference(folders):
   each = [('--config.seed=1',), ('--config.seed=2', '--config.num_rounds=7')]
-  done = run(folders, *RUN, f'{DEVICES}1', each=each)
+  outcomes = run(folders, *RUN, f'{DEVICES}1', each=each)
   line = (
     f'Process 1 on {HOST} has another command or program than process 0: '
     '--config.seed: 1 -> 2; --config.num_rounds: 30 -> 7.'
   )
-  assert lines(done) == [[line]] * 2
-  assert codes(done) == [ExitCode.USAGE] * 2
+  assert lines(outcomes) == [[line]] * 2
+  assert codes(outcomes) == [ExitCode.USAGE] * 2
   assert contents(folders[0]) == contents(folders[1]) == {}
 
 
 @pytest.mark.faults
 def test_processes_with_different_numbers_of_devices_are_refused(folders):
-  done = run(folders, *RUN, each=[[f'{DEVICES}{count}'] for count in (1, 2)])
+  outcomes = run(folders, *RUN, each=[[f'{DEVICES}{count}'] for count in (1, 2)])
   line = (
     'The processes have 1 to 2 devices each, and need equally many: give all the same '
     '--config.execution.devices, and GPUs by CUDA_VISIBLE_DEVICES.'
   )
-  assert lines(done) == [[line]] * 2
-  for index, one in enumerate(done):
-    assert f'process {index} of 2 (MOON_JAX_PROCESSES): waiting for all' in one.stdout
-  assert codes(done) == [ExitCode.USAGE] * 2
+  assert lines(outcomes) == [[line]] * 2
+  for index, outcome in enumerate(outcomes):
+    assert (
+      f'process {index} of 2 (MOON_JAX_PROCESSES): waiting for all' in outcome.stdout
+    )
+  assert codes(outcomes) == [ExitCode.USAGE] * 2
   assert contents(folders[0]) == contents(folders[1]) == {}
 
 
 @pytest.mark.faults
 def test_a_process_that_never_comes_is_one_line(tmp_path):
   with started([tmp_path] * 3, *RUN, absent=[1], wait=3) as processes:
-    done = finish(processes)
+    outcomes = finish(processes)
   line = (
     'Of 3 processes (MOON_JAX_PROCESSES) not all came within 3 s (MOON_JAX_WAIT). '
     'MOON_JAX_PROCESSES=1 runs one alone.'
   )
-  assert lines(done) == [[line], [line]]
-  assert codes(done) == [ExitCode.FAILED] * 2
+  assert lines(outcomes) == [[line], [line]]
+  assert codes(outcomes) == [ExitCode.FAILED] * 2
   assert contents(tmp_path) == {}
 
 
@@ -288,15 +293,15 @@ def test_a_process_may_stand_still_for_a_minute(folders):
   words = (*RUN, f'{ROUNDS}5000', f'{DEVICES}2', '--config.execution.lanes=3')
   off = '--config.execution.compile_cache=off'
   with started(folders, *words, off) as processes:
-    for stopped, shown in ((1, 'compiling '), (0, 'round 5/')):
-      processes[0].wait_for(shown)
+    for stopped, text in ((1, 'compiling '), (0, 'round 5/')):
+      processes[0].wait_for(text)
       processes[stopped].send(signal.SIGSTOP)
       time.sleep(60)
       processes[stopped].send(signal.SIGCONT)
     processes[0].wait_for('round 9/')
     processes[0].send(signal.SIGTERM)
-    done = finish(processes)
-  assert codes(done) == [ExitCode.PREEMPTED] * 2
+    outcomes = finish(processes)
+  assert codes(outcomes) == [ExitCode.PREEMPTED] * 2
 
 
 @pytest.mark.slow
@@ -308,14 +313,16 @@ def test_a_killed_process_ends_the_others_and_fewer_go_on(folders, killed):
     processes[0].wait_for('round 5/')
     processes[killed].send(signal.SIGKILL)
     begin = time.monotonic()
-    done = finish(processes)
+    outcomes = finish(processes)
     assert time.monotonic() - begin < 60
-  left = done[1 - killed]
+  survivor = outcomes[1 - killed]
   if killed:
-    assert left.returncode == ExitCode.FAILED
-    assert left.stderr.startswith('Another process has ended, or cannot be reached; ')
-    assert len(left.stderr.splitlines()) == 1
-  assert left.returncode not in (ExitCode.DONE, ExitCode.PREEMPTED)
-  done = len(read_lines(folders[0] / 'run/metrics.jsonl'))
-  check_success(launch(folders[0], *words[:-1], f'{ROUNDS}{done + 2}'))
-  assert len(read_lines(folders[0] / 'run/metrics.jsonl')) == done + 2
+    assert survivor.returncode == ExitCode.FAILED
+    assert survivor.stderr.startswith(
+      'Another process has ended, or cannot be reached; '
+    )
+    assert len(survivor.stderr.splitlines()) == 1
+  assert survivor.returncode not in (ExitCode.DONE, ExitCode.PREEMPTED)
+  num_lines = len(read_lines(folders[0] / 'run/metrics.jsonl'))
+  check_success(launch(folders[0], *words[:-1], f'{ROUNDS}{num_lines + 2}'))
+  assert len(read_lines(folders[0] / 'run/metrics.jsonl')) == num_lines + 2

@@ -14,8 +14,7 @@ from tests.run_directories import TINY
 STILL = {'optimizer.learning_rate': 1e-30, 'num_rounds': 1}
 
 
-def config(**changes):
-  changes = {name.replace('__', '.'): value for name, value in changes.items()}
+def config(changes):
   knobs = TINY | {'algorithm': 'fedavg'} | changes
   return moon_jax.load_config('configs/base.py', knobs)
 
@@ -24,40 +23,46 @@ def config(**changes):
 def trained(tmp_path_factory):
   """What a run has learned, and its file."""
   folder = tmp_path_factory.mktemp('trained')
-  rate = {'optimizer.learning_rate': 0.1}
-  run = moon_jax.run(config(num_rounds=3, seed=1, **rate), folder / 'run')
+  changes = {'num_rounds': 3, 'seed': 1, 'optimizer.learning_rate': 0.1}
+  run = moon_jax.run(config(changes), folder / 'run')
   run.model.save(folder / 'x.npz')
   return run, folder / 'x.npz'
 
 
 def test_the_first_test_is_the_last_of_the_other_run(trained, tmp_path):
   run, path = trained
-  still = {'initial_weights': str(path), **STILL}
-  again = moon_jax.run(config(**still), tmp_path / 'again')
-  wanted = run.metrics[-1]['test_accuracy']
-  assert again.metrics[0]['test_accuracy'] == wanted
-  losses = again.metrics[0]['test_loss'], run.metrics[-1]['test_loss']
-  np.testing.assert_allclose(*losses, rtol=1e-6)
-  drawn = moon_jax.run(config(**STILL), tmp_path / 'drawn')
-  assert drawn.metrics[0]['test_accuracy'] != wanted
+  still = config(STILL | {'initial_weights': str(path)})
+  continued = moon_jax.run(still, tmp_path / 'again')
+  expected = run.metrics[-1]['test_accuracy']
+  assert continued.metrics[0]['test_accuracy'] == expected
+  np.testing.assert_allclose(
+    continued.metrics[0]['test_loss'], run.metrics[-1]['test_loss'], rtol=1e-6
+  )
+  drawn = moon_jax.run(config(STILL), tmp_path / 'drawn')
+  assert drawn.metrics[0]['test_accuracy'] != expected
   saved = files.read_json(tmp_path / 'again' / 'config.json')
   assert saved['weights_digest'] == files.sha256(path)
 
 
 @pytest.mark.parametrize('tier', ['device', 'disk'])
 def test_an_untrained_client_has_the_weights_of_the_file(tier, trained, tmp_path):
-  own = {'algorithm': 'solo', 'execution.client_store': tier, 'num_rounds': 1}
   path = str(shutil.copy(trained[1], tmp_path / 'x.npz'))
-  run = moon_jax.run(config(initial_weights=path, **own), tmp_path / 'run')
+  changes = {
+    'algorithm': 'solo',
+    'execution.client_store': tier,
+    'num_rounds': 1,
+    'initial_weights': path,
+  }
+  run = moon_jax.run(config(changes), tmp_path / 'run')
   (absent, *_) = sorted(set(range(10)) - set(run.metrics[0]['clients']))
-  found = weights.flat(moon_jax.load(run.workdir, client=absent).variables)
-  wanted = weights.read_weights(path)
-  for name in wanted:
-    np.testing.assert_array_equal(found[name], wanted[name])
+  loaded = weights.flat(moon_jax.load(run.workdir, client=absent).variables)
+  expected = weights.read_weights(path)
+  for name in expected:
+    np.testing.assert_array_equal(loaded[name], expected[name])
   if tier == 'disk':
-    arrays, about = weights.read(path)
+    arrays, metadata = weights.read(path)
     changed = {name: array + np.float32(1) for name, array in arrays.items()}
-    weights.write(tmp_path / 'x.npz', changed, about)
+    weights.write(tmp_path / 'x.npz', changed, metadata)
     with pytest.raises(UsageError, match='has changed since the run began'):
       moon_jax.load(run.workdir, client=absent)
     (tmp_path / 'x.npz').unlink()
@@ -68,14 +73,14 @@ def test_an_untrained_client_has_the_weights_of_the_file(tier, trained, tmp_path
 def test_another_file_is_another_experiment(trained, tmp_path):
   path = tmp_path / 'x.npz'
   shutil.copy(trained[1], path)
-  given = {'initial_weights': str(path), **STILL}
-  moon_jax.run(config(**given), tmp_path / 'run')
-  arrays, about = weights.read(path)
-  weights.write(path, {k: a + np.float32(1) for k, a in arrays.items()}, about)
+  changes = STILL | {'initial_weights': str(path)}
+  moon_jax.run(config(changes), tmp_path / 'run')
+  arrays, metadata = weights.read(path)
+  weights.write(path, {k: a + np.float32(1) for k, a in arrays.items()}, metadata)
   with pytest.raises(UsageError, match='began with other weights than this'):
-    moon_jax.run(config(**given | {'num_rounds': 2}), tmp_path / 'run')
+    moon_jax.run(config(changes | {'num_rounds': 2}), tmp_path / 'run')
   with pytest.raises(UsageError, match=r'initial_weights: .* -> '):
-    moon_jax.run(config(**STILL), tmp_path / 'run')
+    moon_jax.run(config(STILL), tmp_path / 'run')
 
 
 def test_a_file_of_another_network_is_one_line(trained, tmp_path):
@@ -88,9 +93,11 @@ def test_a_file_of_another_network_is_one_line(trained, tmp_path):
 
 
 def refused(path, words, tmp_path):
-  with pytest.raises(UsageError, match=rf'^--config\.initial_weights.*{words}') as told:
-    moon_jax.run(config(initial_weights=str(path), **STILL), tmp_path / 'run')
-  assert '\n' not in str(told.value)
+  with pytest.raises(
+    UsageError, match=rf'^--config\.initial_weights.*{words}'
+  ) as caught:
+    moon_jax.run(config(STILL | {'initial_weights': str(path)}), tmp_path / 'run')
+  assert '\n' not in str(caught.value)
   assert not (tmp_path / 'run').exists()
 
 

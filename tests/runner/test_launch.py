@@ -29,8 +29,8 @@ from tests.runner.conftest import RUN, SIX, TINY
 # --- what a run leaves ----------------------------------------------------------------
 
 
-def test_run_directory(whole, workdir):
-  folder = whole[0]
+def test_run_directory(six_rounds, workdir):
+  folder = six_rounds[0]
   assert list(contents(folder)) == [
     f'runs/digits_moon-moon-s0/{name}' for name in contents(workdir)
   ]
@@ -44,8 +44,8 @@ def test_run_directory(whole, workdir):
     assert (workdir / picture).read_bytes().startswith(b'\x89PNG')
 
 
-def test_console(whole):
-  lines = whole[1].stdout.splitlines()
+def test_console(six_rounds):
+  lines = six_rounds[1].stdout.splitlines()
   assert lines[1] == 'runs/digits_moon-moon-s0: a fresh run'
   assert 'num_rounds=6' in lines[2]
   assert lines[3].startswith('partition: dirichlet, 10 clients own 300 training exam')
@@ -53,8 +53,8 @@ def test_console(whole):
   assert rounds == [f'{i}/6' for i in range(1, 7)]
   end, spent, results = lines[-3:]
   assert end.startswith('finished after round 6: test accuracy 0.')
-  told, _, phases = spent.partition(': ')
-  assert told == 'where the time went'
+  title, _, phases = spent.partition(': ')
+  assert title == 'where the time went'
   assert [words.split()[0] for words in phases.split(', ')] == [
     *('compiling', 'training', 'testing', 'saving', 'idle')
   ]
@@ -136,8 +136,8 @@ def test_tensorboard(workdir):
     assert histogram.max == pytest.approx(line['drift_max'], rel=1e-6)
   picture = values['partition', 0].image
   drawn = image.imread(workdir / 'partition.png')
-  shown = image.imread(io.BytesIO(picture.encoded_image_string))
-  np.testing.assert_array_equal(shown, drawn)
+  pixels = image.imread(io.BytesIO(picture.encoded_image_string))
+  np.testing.assert_array_equal(pixels, drawn)
 
 
 def events(path):
@@ -153,13 +153,13 @@ def events(path):
 # --- the same command again, and others in the same place -----------------------------
 
 
-def test_finished_run_is_left_alone(whole, workdir):
+def test_finished_run_is_left_alone(six_rounds, workdir):
   before = contents(workdir)
-  done = launched(whole[0], *SIX)
-  check_success(done)
-  ending = whole[1].stdout.partition('finished after')[1:]
+  completed = launched(six_rounds[0], *SIX)
+  check_success(completed)
+  ending = six_rounds[1].stdout.partition('finished after')[1:]
   start = 'nothing to do: the run has 6 rounds; 6 were asked for\n'
-  assert done.stdout == start + ''.join(ending)
+  assert completed.stdout == start + ''.join(ending)
   assert contents(workdir) == before
 
 
@@ -173,11 +173,11 @@ def test_more_rounds_continue_a_finished_run(tmp_path, workdir):
     lines = (run / name).read_text().splitlines(keepends=True)
     (run / name).write_text(''.join(lines[: 2 if name[0] == 't' else 3]))
   (run / 'summary.json').unlink()
-  done = launched(tmp_path, *SIX, '--workdir=run')
-  check_success(done)
-  assert 'run: resumed after round 2 of 6' in done.stdout
-  assert 'rounds recorded but not saved, and run again: 1' in done.stdout
-  assert 'where the time went in all 2 starts: compiling' in done.stdout
+  completed = launched(tmp_path, *SIX, '--workdir=run')
+  check_success(completed)
+  assert 'run: resumed after round 2 of 6' in completed.stdout
+  assert 'rounds recorded but not saved, and run again: 1' in completed.stdout
+  assert 'where the time went in all 2 starts: compiling' in completed.stdout
   assert json.loads((run / 'summary.json').read_text())['rounds'] == 6
   check_same_records(run, workdir)
   leaves = checkpoint(workdir, 6)
@@ -203,9 +203,9 @@ def test_diverging_run(tmp_path):
   words = [
     f'--config.{word}' for word in ('optimizer.learning_rate=1e20', 'num_rounds=1')
   ]
-  done = launched(tmp_path, *RUN, *words, '--workdir=run')
-  assert done.returncode == ExitCode.DIVERGED
-  (line,) = done.stderr.splitlines()
+  completed = launched(tmp_path, *RUN, *words, '--workdir=run')
+  assert completed.returncode == ExitCode.DIVERGED
+  (line,) = completed.stderr.splitlines()
   (record,) = read_lines(tmp_path / 'run/metrics.jsonl')
   assert record['round'] == 1
   assert record['train_loss'] is None
@@ -214,7 +214,7 @@ def test_diverging_run(tmp_path):
   assert re.search(rf'train_loss, .*test_loss \(clients {who}\)\.', line)
   assert list((tmp_path / 'run/checkpoints').iterdir()) == []
   assert not (tmp_path / 'run/summary.json').exists()
-  assert 'where the time went' not in done.stdout
+  assert 'where the time went' not in completed.stdout
 
 
 def test_each_round_has_its_learning_rate_after_resuming_too(tmp_path):

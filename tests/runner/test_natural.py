@@ -27,9 +27,8 @@ TINY = {
 }
 
 
-def config(knobs, **changes):
-  changes = {name.replace('__', '.'): value for name, value in changes.items()}
-  return moon_jax.load_config('configs/base.py', TINY | knobs | changes)
+def config(knobs):
+  return moon_jax.load_config('configs/base.py', TINY | knobs)
 
 
 @pytest.fixture(scope='module')
@@ -41,27 +40,27 @@ def run(tmp_path_factory):
 
 
 def test_the_data_say_how_many_clients_there_are(run):
-  found, knobs = run
-  saved = json.loads((found.workdir / 'config.json').read_text())
+  finished, knobs = run
+  saved = json.loads((finished.workdir / 'config.json').read_text())
   # One of the four users owns 3 examples.
   assert saved['config']['num_clients'] == 3
-  assert [line['clients'] for line in found.metrics] == [[0, 1, 2]] * 2
-  partition = np.load(found.workdir / 'partition.npz')
+  assert [line['clients'] for line in finished.metrics] == [[0, 1, 2]] * 2
+  partition = np.load(finished.workdir / 'partition.npz')
   counts = partition['class_counts']
   trained = {name: y for name, (_, y) in FOUND['train'].items() if len(y) >= 5}
-  wanted = [np.bincount(trained[n], minlength=4).tolist() for n in sorted(trained)]
-  assert counts.tolist() == wanted
+  expected = [np.bincount(trained[n], minlength=4).tolist() for n in sorted(trained)]
+  assert counts.tolist() == expected
   assert partition['clients'].tolist() == sorted(trained)
   # The number of clients that the data gave does not stop the run from going on.
-  more = moon_jax.run(config(knobs, num_rounds=3), found.workdir)
-  assert len(more.metrics) == 3
-  assert more.metrics[:2] == found.metrics
+  continued = moon_jax.run(config(knobs | {'num_rounds': 3}), finished.workdir)
+  assert len(continued.metrics) == 3
+  assert continued.metrics[:2] == finished.metrics
 
 
 def test_every_user_is_tested_on_examples_of_its_own(run):
-  found, _ = run
-  last = read_lines(found.workdir / 'metrics.jsonl')[-1]
-  model = moon_jax.load(found.workdir)
+  finished, _ = run
+  last = read_lines(finished.workdir / 'metrics.jsonl')[-1]
+  model = moon_jax.load(finished.workdir)
   accuracies, sizes = [], []
   for images, labels in FOUND['test'].values():
     accuracies.append(float(np.mean(model.predict(images).labels == labels)))
@@ -71,29 +70,30 @@ def test_every_user_is_tested_on_examples_of_its_own(run):
   for column, value in metrics.over_clients(counts, np.array(sizes)).items():
     assert last[column] == pytest.approx(value, rel=1e-12), column
   assert last['user_accuracy_weighted_mean'] == pytest.approx(last['test_accuracy'])
-  summary = json.loads((found.workdir / 'summary.json').read_text())
+  summary = json.loads((finished.workdir / 'summary.json').read_text())
   assert summary['user_accuracy_worst_tenth'] == last['user_accuracy_worst_tenth']
 
 
 def test_clients_with_own_models_have_no_user_columns(run, tmp_path):
   _, knobs = run
-  found = moon_jax.run(config(knobs, algorithm='solo', num_rounds=1), tmp_path / 'solo')
-  assert 'test_accuracy_worst' in found.metrics[0]
-  assert 'user_accuracy_mean' not in found.metrics[0]
+  solo = config(knobs | {'algorithm': 'solo', 'num_rounds': 1})
+  finished = moon_jax.run(solo, tmp_path / 'solo')
+  assert 'test_accuracy_worst' in finished.metrics[0]
+  assert 'user_accuracy_mean' not in finished.metrics[0]
   # The run directory records the number of models.
-  assert moon_jax.load(found.workdir, client=2).client == 2
+  assert moon_jax.load(finished.workdir, client=2).client == 2
   with pytest.raises(UsageError, match='client=3 must be 0 to 2'):
-    moon_jax.load(found.workdir, client=3)
+    moon_jax.load(finished.workdir, client=3)
   with pytest.raises(UsageError, match=r'no global model.*client=N.* from 0 to 2'):
-    moon_jax.load(found.workdir)
+    moon_jax.load(finished.workdir)
 
 
 def test_centralized_has_a_global_model_with_user_columns(run, tmp_path):
   _, knobs = run
-  chosen = config(knobs, num_rounds=1)
+  chosen = config(knobs | {'num_rounds': 1})
   chosen.algorithm = 'centralized'
-  found = moon_jax.run(chosen, tmp_path / 'centralized')
-  assert 0 < found.metrics[0]['user_accuracy_mean'] < 1
+  finished = moon_jax.run(chosen, tmp_path / 'centralized')
+  assert 0 < finished.metrics[0]['user_accuracy_mean'] < 1
 
 
 def test_a_knob_that_the_network_does_not_use_hinders_no_algorithm(run):
@@ -106,9 +106,9 @@ def test_a_knob_that_the_network_does_not_use_hinders_no_algorithm(run):
 def test_the_command_line_tells_who_is_left_out(run, tmp_path):
   _, knobs = run
   flags = federations.flags(TINY | knobs)
-  done = launched(tmp_path, *flags, '--workdir=run')
-  check_success(done)
-  lines = done.stdout.splitlines()
+  completed = launched(tmp_path, *flags, '--workdir=run')
+  check_success(completed)
+  lines = completed.stdout.splitlines()
   assert 'users left out: 1, with fewer than 5 training examples each' in lines
   tested = 'tested: each of 5 users on examples of its own, 2 of whom do not train'
   assert tested in lines
@@ -117,11 +117,11 @@ def test_the_command_line_tells_who_is_left_out(run, tmp_path):
 
 def test_what_the_number_of_clients_decides_is_checked_when_it_is_known(run):
   _, knobs = run
-  many = {'algorithm': 'decentralized_fedavg', 'topology.degree': 12}
+  changes = {'algorithm': 'decentralized_fedavg', 'topology.degree': 12}
   # The default of 10 clients would allow at most 9, but does not count here.
-  wanted = 'topology.degree=12 must be below --config.num_clients=3'
-  with pytest.raises(UsageError, match=wanted):
-    experiment.build(moon_jax.config.validate(config(knobs | many)))
+  expected = 'topology.degree=12 must be below --config.num_clients=3'
+  with pytest.raises(UsageError, match=expected):
+    experiment.build(moon_jax.config.validate(config(knobs | changes)))
 
 
 def test_data_without_users(tmp_path):

@@ -1,5 +1,7 @@
 """Runs whose clients are tested on their own examples."""
 
+from types import MappingProxyType
+
 import jax
 import numpy as np
 import pytest
@@ -37,8 +39,7 @@ DIGITS = {
 }
 
 
-def config(**changes):
-  changes = {name.replace('__', '.'): value for name, value in changes.items()}
+def config(changes=MappingProxyType({})):
   knobs = DIGITS | changes
   if knobs['partition.name'] == 'iid':
     del knobs['partition.beta']
@@ -66,11 +67,11 @@ def test_the_global_model_on_each_clients_own_test(tmp_path):
   run = moon_jax.run(config(), tmp_path / 'run')
   model = moon_jax.load(run.workdir)
   correct, sizes, saved = counted(run, lambda _, images: model.predict(images).labels)
-  wanted = metrics.over_clients(correct, sizes, 'local_accuracy')
-  found = columns(run.metrics[-1], 'local_')
-  assert found == pytest.approx(wanted, rel=1e-12)
+  expected = metrics.over_clients(correct, sizes, 'local_accuracy')
+  recorded = columns(run.metrics[-1], 'local_')
+  assert recorded == pytest.approx(expected, rel=1e-12)
   worst = 'local_accuracy_worst_tenth'
-  assert run.summary[worst] == found[worst]
+  assert run.summary[worst] == recorded[worst]
   # Every example trains or tests, and none does both.
   together = np.concatenate([saved['indices'], saved['local_test_indices']])
   assert sorted(together.tolist()) == list(range(300))
@@ -90,27 +91,30 @@ def predicted(model, images):
 
 
 def test_dittos_models_on_each_clients_own_test(tmp_path):
-  given = config(algorithm='ditto', ditto__lam=0.1, execution__devices=2)
-  run = moon_jax.run(given, tmp_path / 'run')
+  settings = config({'algorithm': 'ditto', 'ditto.lam': 0.1, 'execution.devices': 2})
+  run = moon_jax.run(settings, tmp_path / 'run')
   saved = checkpoint(run.workdir, 2)
-  own = {p[16:]: leaf for p, leaf in saved.items() if p.startswith('/clients/params/')}
-  own = {p: np.frombuffer(data, kind).reshape(s) for p, (kind, s, data) in own.items()}
+  client_params = {}
+  for path, (dtype, shape, data) in saved.items():
+    if path.startswith('/clients/params/'):
+      name = path.removeprefix('/clients/params/')
+      client_params[name] = np.frombuffer(data, dtype).reshape(shape)
 
   def labels_of(client, images):
-    params = unflatten_dict({p: leaf[client] for p, leaf in own.items()}, '/')
+    params = unflatten_dict({p: leaf[client] for p, leaf in client_params.items()}, '/')
     loaded = moon_jax.load(run.workdir, client=client).variables['params']
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
     return predicted(Model(params, {}), images)
 
   correct, sizes, _ = counted(run, labels_of)
-  wanted = metrics.over_clients(correct, sizes, 'personal_accuracy')
-  found = columns(run.metrics[-1], 'personal_accuracy')
-  assert found == pytest.approx(wanted, rel=1e-12)
+  expected = metrics.over_clients(correct, sizes, 'personal_accuracy')
+  recorded = columns(run.metrics[-1], 'personal_accuracy')
+  assert recorded == pytest.approx(expected, rel=1e-12)
   # Beside them, the global model is tested on the same examples.
   shared = moon_jax.load(run.workdir)
   local, _, _ = counted(run, lambda _, images: shared.predict(images).labels)
-  wanted = metrics.over_clients(local, sizes, 'local_accuracy')
-  assert columns(run.metrics[-1], 'local_') == pytest.approx(wanted, rel=1e-12)
+  expected = metrics.over_clients(local, sizes, 'local_accuracy')
+  assert columns(run.metrics[-1], 'local_') == pytest.approx(expected, rel=1e-12)
   assert (local != correct).any()
 
 
@@ -122,14 +126,15 @@ def fine_tuned(run, epochs):
   sgd = {'learning_rate': 0.1, 'momentum': 0.9, 'weight_decay': 1e-5}
 
   def labels_of(client, tested):
-    own = saved['indices'][slice(*saved['offsets'][client : client + 2])]
+    begin, end = saved['offsets'][client : client + 2]
+    rows = saved['indices'][begin:end]
     batches = []
     for epoch in range(epochs):
       rng = host_rng(0, Purpose.FINE_TUNE, len(run.metrics) - 1, client, epoch)
-      order = rng.permutation(own)
-      batches += [order[k : k + 64] for k in range(0, len(own), 64)]
-    given = normal(data.train_images), data.train_labels
-    tuned = personal.trained(reference.mlp, model, given, batches, sgd)
+      order = rng.permutation(rows)
+      batches += [order[k : k + 64] for k in range(0, len(rows), 64)]
+    examples = normal(data.train_images), data.train_labels
+    tuned = personal.trained(reference.mlp, model, examples, batches, sgd)
     return predicted(tuned, tested)
 
   return counted(run, labels_of)[:2]
@@ -137,109 +142,123 @@ def fine_tuned(run, epochs):
 
 def test_the_global_model_fine_tuned_by_each_client(tmp_path):
   # MOON's clients remember a model, and fine-tuning has no contrastive term.
-  changes = {'algorithm': 'moon', 'execution__client_store': 'disk'}
-  run = moon_jax.run(config(**changes, fine_tune_epochs=1), tmp_path / 'tuned')
+  changes = {'algorithm': 'moon', 'execution.client_store': 'disk'}
+  run = moon_jax.run(config(changes | {'fine_tune_epochs': 1}), tmp_path / 'tuned')
   correct, sizes = fine_tuned(run, 1)
   # Three epochs, as in a round, would give other results.
   assert (correct != fine_tuned(run, 3)[0]).any()
-  wanted = metrics.over_clients(correct, sizes, 'tuned_accuracy')
-  assert columns(run.metrics[-1], 'tuned_') == pytest.approx(wanted, rel=1e-12)
+  expected = metrics.over_clients(correct, sizes, 'tuned_accuracy')
+  assert columns(run.metrics[-1], 'tuned_') == pytest.approx(expected, rel=1e-12)
   assert run.summary['tuned_accuracy_mean'] == run.metrics[-1]['tuned_accuracy_mean']
   # All other columns are the same without fine-tuning.
-  without = moon_jax.run(config(**changes), tmp_path / 'run').metrics
+  without = moon_jax.run(config(changes), tmp_path / 'run').metrics
   for line, other in zip(run.metrics, without, strict=True):
     tuned = columns(line, 'tuned_')
     assert {k: v for k, v in line.items() if k not in tuned} == other
 
 
 def test_fine_tuning_has_no_schedule(tmp_path):
-  schedule = {'optimizer__schedule': 'exponential', 'optimizer__decay': 1e-4}
-  given = config(fine_tune_epochs=5, optimizer__decay_every=1, **schedule)
-  run = moon_jax.run(given, tmp_path / 'run')
+  changes = {
+    'fine_tune_epochs': 5,
+    'optimizer.schedule': 'exponential',
+    'optimizer.decay': 1e-4,
+    'optimizer.decay_every': 1,
+  }
+  run = moon_jax.run(config(changes), tmp_path / 'run')
   # At the rate of the second round, 1e-5, the model would stay as it is.
   correct, sizes = fine_tuned(run, 5)
-  wanted = metrics.over_clients(correct, sizes, 'tuned_accuracy')
+  expected = metrics.over_clients(correct, sizes, 'tuned_accuracy')
   (*_, last) = run.metrics
-  assert columns(last, 'tuned_') == pytest.approx(wanted, rel=1e-12)
+  assert columns(last, 'tuned_') == pytest.approx(expected, rel=1e-12)
   assert last['tuned_accuracy_mean'] != last['local_accuracy_mean']
 
 
 def test_fine_tuning_of_a_file_is_for_the_algorithms_that_have_it(tmp_path):
-  given = DIGITS | {'fine_tune_epochs': 1, 'algorithm': 'solo', 'num_rounds': 1}
-  assert not columns(moon_jax.run(given, tmp_path / 'run').metrics[-1], 'tuned_')
+  knobs = DIGITS | {'fine_tune_epochs': 1, 'algorithm': 'solo', 'num_rounds': 1}
+  assert not columns(moon_jax.run(knobs, tmp_path / 'run').metrics[-1], 'tuned_')
 
 
 @pytest.mark.parametrize(
-  ('changes', 'told'),
+  ('changes', 'problem'),
   [
-    ({'data__local_test': 0.0}, 'fine_tune_epochs=1 needs tests of each client'),
+    ({'data.local_test': 0.0}, 'fine_tune_epochs=1 needs tests of each client'),
     ({'algorithm': 'fedper'}, 'fine_tune_epochs=1 needs a global model, and here each'),
   ],
 )
-def test_what_cannot_be_fine_tuned(changes, told):
-  given = config(fine_tune_epochs=1, **changes)
-  with pytest.raises(UsageError, match=told):
-    experiment.build(moon_jax.config.validate(given))
+def test_what_cannot_be_fine_tuned(changes, problem):
+  settings = config({'fine_tune_epochs': 1} | changes)
+  with pytest.raises(UsageError, match=problem):
+    experiment.build(moon_jax.config.validate(settings))
 
 
 @pytest.mark.parametrize(
   ('algorithm', 'tier'), few([('solo', 'disk')], [('fedper', 'device')])
 )
 def test_each_clients_own_model_on_its_own_test(algorithm, tier, tmp_path):
-  given = config(algorithm=algorithm, local_epochs=20, execution__client_store=tier)
-  run = moon_jax.run(given, tmp_path / 'run')
+  changes = {
+    'algorithm': algorithm,
+    'local_epochs': 20,
+    'execution.client_store': tier,
+  }
+  run = moon_jax.run(config(changes), tmp_path / 'run')
   models = [moon_jax.load(run.workdir, client=client) for client in range(6)]
   correct, sizes, _ = counted(run, lambda i, images: models[i].predict(images).labels)
   # The model of another client gives other results.
   others = counted(run, lambda i, images: models[i - 1].predict(images).labels)[0]
   assert (correct != others).any()
-  wanted = metrics.over_clients(correct, sizes, 'personal_accuracy')
-  assert columns(run.metrics[-1], 'personal_') == pytest.approx(wanted, rel=1e-12)
+  expected = metrics.over_clients(correct, sizes, 'personal_accuracy')
+  assert columns(run.metrics[-1], 'personal_') == pytest.approx(expected, rel=1e-12)
   assert not columns(run.metrics[-1], 'local_')
 
 
 def test_the_devices_share_the_clients():
   lines = []
   for devices in 1, 4:
-    more = {'participation': 0.7, 'num_rounds': 1, 'local_epochs': 1}
-    given = config(**more, execution__devices=devices)
-    lines += [round.metrics for round in moon_jax.rounds(given)]
+    changes = {
+      'participation': 0.7,
+      'num_rounds': 1,
+      'local_epochs': 1,
+      'execution.devices': devices,
+    }
+    lines += [round.metrics for round in moon_jax.rounds(config(changes))]
   assert columns(lines[0], 'local_') == pytest.approx(columns(lines[1], 'local_'))
 
 
 def test_natural_users_are_tested_on_their_tests(tmp_path):
-  found = federations.federation()
-  knobs = federations.npz(tmp_path, found) | {'partition.name': 'natural'}
+  federation = federations.federation()
+  knobs = federations.npz(tmp_path, federation) | {'partition.name': 'natural'}
   knobs |= {'partition.min_size': 5, 'data.local_test': 0.0, 'algorithm': 'solo'}
   knobs |= {'data.limit': 0, 'participation': 1.0}
   knobs = DIGITS | knobs
   for name in ('num_clients', 'partition.beta', 'partition.seed'):
     del knobs[name]
-  given = moon_jax.load_config('configs/base.py', knobs)
-  run = moon_jax.run(given, tmp_path / 'run')
+  settings = moon_jax.load_config('configs/base.py', knobs)
+  run = moon_jax.run(settings, tmp_path / 'run')
   names = np.load(run.workdir / 'partition.npz')['clients'].tolist()
   correct, sizes = [], []
   for client, name in enumerate(names):
-    if name in found['test']:
-      images, labels = found['test'][name]
+    if name in federation['test']:
+      images, labels = federation['test'][name]
       model = moon_jax.load(run.workdir, client=client)
       correct.append(np.sum(model.predict(images).labels == labels))
       sizes.append(len(labels))
-  wanted = metrics.over_clients(np.array(correct), np.array(sizes), 'personal_accuracy')
-  assert columns(run.metrics[-1], 'personal_') == pytest.approx(wanted, rel=1e-12)
+  expected = metrics.over_clients(
+    np.array(correct), np.array(sizes), 'personal_accuracy'
+  )
+  assert columns(run.metrics[-1], 'personal_') == pytest.approx(expected, rel=1e-12)
   # With local_test there would be a second test of the same clients.
   knobs['data.local_test'] = 0.25
-  given = moon_jax.load_config('configs/base.py', knobs)
+  settings = moon_jax.load_config('configs/base.py', knobs)
   with pytest.raises(UsageError, match=r'local_test=0\.25 must be 0\.0: the test exam'):
-    experiment.build(moon_jax.config.validate(given))
+    experiment.build(moon_jax.config.validate(settings))
 
 
 def test_a_partition_that_is_fixed_has_fixed_tests():
-  def tests(**changes):
-    given = config(partition__name='iid', **changes)
-    built = experiment.build(moon_jax.config.validate(given))
+  def tests(seed, partition_seed=18):
+    changes = {'partition.name': 'iid', 'seed': seed, 'partition.seed': partition_seed}
+    built = experiment.build(moon_jax.config.validate(config(changes)))
     return built.tests.of_clients.rows.tolist()
 
   assert tests(seed=0) == tests(seed=1)
-  first, second = (tests(seed=seed, partition__seed='auto') for seed in (0, 1))
+  first, second = (tests(seed, partition_seed='auto') for seed in (0, 1))
   assert first != second

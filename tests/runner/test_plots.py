@@ -22,17 +22,17 @@ def pixels(path):
 
 def share(array, colour):
   """The fraction of the pixels that have a colour, '#RRGGBB', but for rounding."""
-  wanted = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
-  return np.mean(np.abs(array.astype(int) - wanted).max(-1) <= 2)
+  levels = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
+  return np.mean(np.abs(array.astype(int) - levels).max(-1) <= 2)
 
 
-def rounds(count, **more):
+def rounds(count, **columns):
   """Lines of metrics.jsonl with a test in every second round and the last."""
   lines = []
   for number in range(1, count + 1):
     line = {'round': number, 'train_loss': 1 / number, 'supervised_loss': 0.5 / number}
     if number % 2 == 0 or number == count:
-      line |= {'test_accuracy': 1 - 0.5 / number, 'test_loss': 2 / number, **more}
+      line |= {'test_accuracy': 1 - 0.5 / number, 'test_loss': 2 / number, **columns}
     lines.append(line)
   return lines
 

@@ -22,9 +22,9 @@ def test_an_only_round_is_not_traced(tmp_path):
 def test_the_second_round_is_traced(tmp_path, capsys, monkeypatch, seconds):
   compile_programs = programs.compile_programs
 
-  def slowly(*given, **how):  # compiling does not shorten the trace
+  def slowly(*arguments, **options):  # compiling does not shorten the trace
     time.sleep(0.3)
-    return compile_programs(*given, **how)
+    return compile_programs(*arguments, **options)
 
   monkeypatch.setattr(programs, 'compile_programs', slowly)
   monkeypatch.setattr(profiling, 'SECONDS', seconds)
@@ -39,5 +39,5 @@ def test_the_second_round_is_traced(tmp_path, capsys, monkeypatch, seconds):
   assert b'run_round' in trace.read_bytes()
   assert b'profiling.py' not in trace.read_bytes()  # Python's own calls are not traced
   expected = spent[1]['train']
-  said = capsys.readouterr().out
-  assert f'where the time of the traced round went: train {expected:.2f} s' in said
+  printed = capsys.readouterr().out
+  assert f'where the time of the traced round went: train {expected:.2f} s' in printed

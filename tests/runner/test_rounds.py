@@ -33,16 +33,16 @@ def test_packing_and_recording_go_on_where_giving_the_device_work_blocks(
   )
 
   def watched_plan(planner, index):
-    found = plan(planner, index)
+    planned = plan(planner, index)
     packed[index].set()
-    return found
+    return planned
 
   def watched_add(records, record):
     add(records, record)
     recorded[record['round'] - 1].set()
 
-  def with_a_device_that_blocks(*given, **more):
-    programs = compiling(*given, **more)
+  def with_a_device_that_blocks(*arguments, **options):
+    programs = compiling(*arguments, **options)
 
     def run_round(state, *inputs):
       index = int(state.round)
@@ -66,13 +66,13 @@ def test_packing_and_recording_go_on_where_giving_the_device_work_blocks(
 def test_a_run_without_room_is_one_line_with_what_is_large(tmp_path, monkeypatch):
   compiling = programs_lib.compile_programs
 
-  def with_a_full_device(*given, **more):
-    programs = compiling(*given, **more)
+  def with_a_full_device(*arguments, **options):
+    programs = compiling(*arguments, **options)
 
     class Full:
       memory_analysis = programs.run_round.memory_analysis
 
-      def __call__(self, *given):
+      def __call__(self, *arguments):
         jax.jit(lambda: jax.numpy.zeros(2**45))()
 
     return programs._replace(run_round=Full())
@@ -80,11 +80,11 @@ def test_a_run_without_room_is_one_line_with_what_is_large(tmp_path, monkeypatch
   monkeypatch.setattr(programs_lib, 'compile_programs', with_a_full_device)
   large = r'\(training 1 lanes [\d,]+ MiB.*data 0 MiB\)'
   advice = '--config.execution.lanes or --config.execution.cache_mib'
-  with refused(RunError, f'{large}.*{advice}') as told:
+  with refused(RunError, f'{large}.*{advice}') as caught:
     moon_jax.run(config(), tmp_path)
-  assert told.value.exit_code == 1
+  assert caught.value.exit_code == 1
 
 
 def test_what_is_due_is_due_after_the_last_round_too():
-  due = [is_due(number, 2, 5) for number in range(1, 6)]
-  assert due == [False, True, False, True, True]
+  is_due_after = [is_due(number, 2, 5) for number in range(1, 6)]
+  assert is_due_after == [False, True, False, True, True]

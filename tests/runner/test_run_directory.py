@@ -67,7 +67,8 @@ def of_two(sums, num_seen=(1.0, 1.0), drift=(0.0, 0.0), reports=None, **computed
 
 def spread(name, *values):
   names = ('min', 'q1', 'median', 'q3', 'max')
-  return {f'{name}_{of}': value for of, value in zip(names, values, strict=True)}
+  columns = [f'{name}_{statistic}' for statistic in names]
+  return dict(zip(columns, values, strict=True))
 
 
 def test_round_record():
@@ -82,8 +83,13 @@ def test_round_record():
     'head_cosine': [1.0, 0.0],
   }
   metrics = of_two(sums, [3.0, 1.0], [0.5, 2.0], {'temperature': [1.0, 0.5]}, p_t=0.25)
-  more = {'traffic': (100, 40), 'measured': moon.MEASURED}
-  record = metrics_lib.round_record(7, PLAN, metrics, **more)
+
+  def record_of(metrics):
+    return metrics_lib.round_record(
+      7, PLAN, metrics, traffic=(100, 40), measured=moon.MEASURED
+    )
+
+  record = record_of(metrics)
   assert record == {
     'round': 7,
     'contrasted_fraction': 0.25,
@@ -102,7 +108,7 @@ def test_round_record():
     'bytes_up': 80,
   }
   assert json.loads(json.dumps(record)) == record
-  for own in (
+  for clashing in (
     of_two(sums, round=0.0),
     of_two(sums, bytes_up=0.0),
     of_two(sums, test_accuracy=0.0),
@@ -111,7 +117,7 @@ def test_round_record():
     of_two(sums | {'num_examples': [0.0, 0.0]}),
   ):
     with pytest.raises(UsageError, match='is another column of the records: give'):
-      metrics_lib.round_record(7, PLAN, own, **more)
+      record_of(clashing)
 
 
 # Accuracies 0.75, 0.25, 0.5: mean 0.5, deviations 0.25, 0.25, 0, so the variance over
@@ -148,10 +154,10 @@ def test_over_clients_by_hand():
   # times.
   weighted |= {'max': 3 / 4, 'std': ((0.16 + 1 / 15 + 0.49) / 20) ** 0.5}
   weighted |= {'worst_tenth': 1 / 6}
-  for name, wanted in ('', expected), ('_weighted', weighted):
-    for column, value in wanted.items():
-      found = record[f'user_accuracy{name}_{column}']
-      assert found == pytest.approx(value, abs=1e-12), (name, column)
+  for name, statistics in ('', expected), ('_weighted', weighted):
+    for column, value in statistics.items():
+      recorded = record[f'user_accuracy{name}_{column}']
+      assert recorded == pytest.approx(value, abs=1e-12), (name, column)
   # A tenth of 15 users is 1.5: the user at 0, and half of one at 0.5.
   num_correct = np.array([1] * 7 + [2] * 7 + [0])
   record = metrics_lib.over_clients(num_correct, np.full(15, 2))
@@ -170,11 +176,11 @@ def test_timing_record(monkeypatch):
   clock.arrived('train')  # 15.5
   with clock('save'):  # 16 to 16.25
     pass
-  nothing = dict.fromkeys(clock_lib.PHASES, 0.0)
-  assert before.seconds == nothing | {'train': 2.0, 'evaluate': 0.5}
+  no_time = dict.fromkeys(clock_lib.PHASES, 0.0)
+  assert before.seconds == no_time | {'train': 2.0, 'evaluate': 0.5}
   record = clock_lib.timing_record(clock, PLAN, {'round': 7, 'num_examples': 300})
   assert record.pop('peak_memory_bytes') > 1_000_000
-  seconds = nothing | {'pack': 1.75, 'idle': 0.5, 'train': 2.5, 'save': 0.25}
+  seconds = no_time | {'pack': 1.75, 'idle': 0.5, 'train': 2.5, 'save': 0.25}
   assert record == {
     'round': 7,
     **{f'{phase}_seconds': value for phase, value in seconds.items()},
@@ -262,7 +268,7 @@ def write_run(workdir, numbers):
 
 
 def test_resuming_drops_the_rounds_that_are_done_again(tmp_path):
-  whole = write_run(tmp_path, [1, 2, 3, 4, 5])
+  all_lines = write_run(tmp_path, [1, 2, 3, 4, 5])
   with records_lib.Records(tmp_path, 3) as records:
     assert records.rounds == [metrics_line(i) for i in (1, 2, 3)]
     for name in (run_directory.METRICS, run_directory.TIMINGS):
@@ -273,18 +279,18 @@ def test_resuming_drops_the_rounds_that_are_done_again(tmp_path):
     assert len(files.read_lines(tmp_path / run_directory.METRICS)) == 4
     records.add_metrics(metrics_line(5))
     assert len(records.rounds) == 5
-  assert (tmp_path / run_directory.METRICS).read_bytes() == whole
+  assert (tmp_path / run_directory.METRICS).read_bytes() == all_lines
   assert write_run(tmp_path, []) == b''  # a fresh run
 
 
 def test_a_half_written_line_is_dropped(tmp_path):
-  whole = write_run(tmp_path, [1, 2, 3])
-  (tmp_path / run_directory.METRICS).write_bytes(whole[:-10])
+  all_lines = write_run(tmp_path, [1, 2, 3])
+  (tmp_path / run_directory.METRICS).write_bytes(all_lines[:-10])
   (tmp_path / run_directory.TIMINGS).write_text('{"rou')
   assert len(files.read_lines(tmp_path / run_directory.METRICS)) == 2
   with records_lib.Records(tmp_path, 2) as records:
     records.add_metrics(metrics_line(3))
-  assert (tmp_path / run_directory.METRICS).read_bytes() == whole
+  assert (tmp_path / run_directory.METRICS).read_bytes() == all_lines
 
 
 def test_a_diverged_loss_is_null(tmp_path):
@@ -414,21 +420,21 @@ def test_git_commit_is_that_of_the_code_alone(tmp_path, monkeypatch):
 
   for name in ('GIT_DIR', 'GIT_WORK_TREE', 'GIT_INDEX_FILE'):  # a hook has them
     monkeypatch.delenv(name, raising=False)
-  told, loaded = provenance.git_commit.__wrapped__, provenance.git_commit()
+  commit_of, loaded = provenance.git_commit.__wrapped__, provenance.git_commit()
   monkeypatch.setattr(provenance, '__file__', str(tmp_path / 'provenance.py'))
   monkeypatch.setenv('GIT_CEILING_DIRECTORIES', str(tmp_path.parent))
   (tmp_path / 'provenance.py').write_text('')
-  assert told() is None
+  assert commit_of() is None
   # The code is installed in a repository that does not contain it.
   git('init')
   git('commit', '--allow-empty', '--message=thesis')
-  assert told() is None
+  assert commit_of() is None
   git('add', 'provenance.py')
   git('commit', '--message=code')
   commit = git('rev-parse', 'HEAD').strip()
-  assert told() == commit
+  assert commit_of() == commit
   (tmp_path / 'provenance.py').write_text('edited')
-  assert told() == f'{commit}+changes'
+  assert commit_of() == f'{commit}+changes'
   monkeypatch.setenv('PATH', '')
-  assert told() is None
+  assert commit_of() is None
   assert provenance.git_commit() == loaded

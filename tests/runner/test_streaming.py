@@ -38,22 +38,22 @@ def sources(tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def whole(sources, tmp_path_factory):
+def finished(sources, tmp_path_factory):
   """A finished run of the federation on disk."""
-  return moon_jax.run(config(sources[1], **CHANGES), tmp_path_factory.mktemp('run'))
+  return moon_jax.run(config(sources[1] | CHANGES), tmp_path_factory.mktemp('run'))
 
 
 @pytest.fixture(scope='module')
 def built(sources):
   """The experiment of that run."""
-  return experiment.build(moon_jax.config.validate(config(sources[1], **CHANGES)))
+  return experiment.build(moon_jax.config.validate(config(sources[1] | CHANGES)))
 
 
-def check_same(one, other):
-  metrics = [(workdir / 'metrics.jsonl').read_bytes() for workdir in (one, other)]
+def check_same(first, second):
+  metrics = [(workdir / 'metrics.jsonl').read_bytes() for workdir in (first, second)]
   assert metrics[0] == metrics[1]
-  assert checkpoint(one, 4) == checkpoint(other, 4)
-  arrays = [np.load(workdir / 'partition.npz') for workdir in (one, other)]
+  assert checkpoint(first, 4) == checkpoint(second, 4)
+  arrays = [np.load(workdir / 'partition.npz') for workdir in (first, second)]
   for name in ('clients', 'offsets', 'class_counts'):
     np.testing.assert_array_equal(*(array[name] for array in arrays))
 
@@ -82,22 +82,22 @@ def check_same(one, other):
   ),
   ids=lambda changes: '-'.join(map(str, changes.values())) or 'moon',
 )
-def test_the_same_rounds_to_the_last_bit(changes, sources, whole, tmp_path):
+def test_the_same_rounds_to_the_last_bit(changes, sources, finished, tmp_path):
   changed = CHANGES | changes
-  one = moon_jax.run(config(sources[0], **changed), tmp_path / 'memory')
-  other = whole
+  in_memory = moon_jax.run(config(sources[0] | changed), tmp_path / 'memory')
+  on_disk = finished
   if changes:
-    other = moon_jax.run(config(sources[1], **changed), tmp_path / 'disk')
-  check_same(one.workdir, other.workdir)
-  clients = [line['clients'] for line in other.metrics]
-  assert len({tuple(one) for one in clients}) > 1 or 'participation' in changes
+    on_disk = moon_jax.run(config(sources[1] | changed), tmp_path / 'disk')
+  check_same(in_memory.workdir, on_disk.workdir)
+  clients = [line['clients'] for line in on_disk.metrics]
+  assert len(set(map(tuple, clients))) > 1 or 'participation' in changes
 
 
 @pytest.mark.slow
-def test_rounds_in_memory_are_those_of_the_run(sources, whole):
-  found = [one.metrics for one in moon_jax.rounds(config(sources[1], **CHANGES))]
-  assert found == whole.metrics
-  images, labels = whole.model.test_data()
+def test_rounds_in_memory_are_those_of_the_run(sources, finished):
+  metrics = [round.metrics for round in moon_jax.rounds(config(sources[1] | CHANGES))]
+  assert metrics == finished.metrics
+  images, labels = finished.model.test_data()
   assert (len(images), len(labels)) == (26, 26)
 
 
@@ -105,28 +105,28 @@ def test_a_round_has_the_examples_of_its_cohort_alone(built):
   sizes = built.data.partition.sizes
   assert sizes.tolist() == [7, 3, 12, 30]
   plan = built.planner.plan(1)
-  given = programs.train_split(built, plan.for_device())
+  train = programs.train_split(built, plan.for_device())
   # The largest cohort of two owns 30 + 12.
-  images = given.examples.images
+  images = train.examples.images
   assert images.shape == built.data.train.examples.images.shape == (42, 8, 8, 1)
   ends = np.cumsum(sizes[plan.clients])
-  assert np.asarray(given.offsets).tolist() == [0, *ends]
+  assert np.asarray(train.offsets).tolist() == [0, *ends]
   assert plan.schedule.example_rows[plan.step_real].max() == ends[-1] - 1
   stored = built.data.stream.data.stored
   for slot, (images, labels) in enumerate(stored.read(stored.records[plan.clients])):
-    mine = slice(*np.asarray(given.offsets)[slot : slot + 2])
-    np.testing.assert_array_equal(given.examples.images[mine], images)
-    np.testing.assert_array_equal(given.examples.labels[mine], labels)
+    rows = slice(*np.asarray(train.offsets)[slot : slot + 2])
+    np.testing.assert_array_equal(train.examples.images[rows], images)
+    np.testing.assert_array_equal(train.examples.labels[rows], labels)
 
 
-@pytest.mark.parametrize('place', ['memory', 'disk', 'dealt'])
-def test_a_round_tells_each_client_of_its_data(place, sources):
+@pytest.mark.parametrize('source', ['memory', 'disk', 'dealt'])
+def test_a_round_tells_each_client_of_its_data(source, sources):
   knobs = {'data.source': 'digits', 'partition.name': 'shards', 'data.limit': 90}
-  if place != 'dealt':
-    knobs = sources[place == 'disk']
+  if source != 'dealt':
+    knobs = sources[source == 'disk']
   changed = CHANGES | {'algorithm': 'feddyn', 'feddyn.by_size': True}
   of_size, of_classes = (
-    experiment.build(moon_jax.config.validate(config(knobs, **changes)))
+    experiment.build(moon_jax.config.validate(config(knobs | changes)))
     for changes in (changed, CHANGES | {'algorithm': 'fedlc'})
   )
   plan = of_classes.planner.plan(1)
@@ -136,39 +136,42 @@ def test_a_round_tells_each_client_of_its_data(place, sources):
   owned = of_classes.planner.training.data.rows_of(plan.clients)
   counts = plan.cohort.client_facts['class_counts']
   assert counts.dtype == np.float32
-  for mine, rows in zip(counts, owned, strict=True):
-    assert mine.tolist() == np.bincount(labels[rows], minlength=len(mine)).tolist()
-  assert len({tuple(mine) for mine in counts}) > 1
+  for class_counts, rows in zip(counts, owned, strict=True):
+    expected = np.bincount(labels[rows], minlength=len(class_counts))
+    assert class_counts.tolist() == expected.tolist()
+  assert len({tuple(class_counts) for class_counts in counts}) > 1
   sizes = of_size.data.partition.sizes
-  found = of_size.planner.plan(1).cohort.client_facts
-  assert found.keys() == {'relative_size'}
-  wanted = sizes[plan.clients] * len(sizes) / sizes.sum()
-  np.testing.assert_allclose(found['relative_size'], wanted, rtol=1e-6)
+  client_facts = of_size.planner.plan(1).cohort.client_facts
+  assert client_facts.keys() == {'relative_size'}
+  expected_sizes = sizes[plan.clients] * len(sizes) / sizes.sum()
+  np.testing.assert_allclose(client_facts['relative_size'], expected_sizes, rtol=1e-6)
 
 
 def test_a_record_damaged_during_a_run_costs_nothing_that_was_saved(
-  sources, whole, built, tmp_path
+  sources, finished, built, tmp_path
 ):
   """The damage is found when the client is packed; after a repair the run goes on."""
-  place = tmp_path / 'records'
-  shutil.copytree(sources[1]['data.path'], place)
-  knobs, path = sources[1] | {'data.path': str(place)}, place / records.RECORDS
-  early = {*built.planner.cohort(0), *built.planner.cohort(1)}
-  late = {*built.planner.cohort(2), *built.planner.cohort(3)} - early
-  assert late
-  good = path.read_bytes()
-  for byte in range(0, len(good), 97):
-    path.write_bytes(good[:byte] + bytes([good[byte] ^ 8]) + good[byte + 1 :])
-    if set() < unreadable(place) <= late:
+  folder = tmp_path / 'records'
+  shutil.copytree(sources[1]['data.path'], folder)
+  knobs, path = sources[1] | {'data.path': str(folder)}, folder / records.RECORDS
+  early_clients = {*built.planner.cohort(0), *built.planner.cohort(1)}
+  late_clients = {*built.planner.cohort(2), *built.planner.cohort(3)} - early_clients
+  assert late_clients
+  undamaged = path.read_bytes()
+  for byte in range(0, len(undamaged), 97):
+    damaged = bytearray(undamaged)
+    damaged[byte] ^= 8
+    path.write_bytes(damaged)
+    if set() < unreadable(folder) <= late_clients:
       break
   else:
     raise AssertionError('no byte is of such a record alone')
   with pytest.raises(UsageError, match=f'^{path}(: record .)? is damaged'):
-    moon_jax.run(config(knobs, **CHANGES), tmp_path / 'run')
+    moon_jax.run(config(knobs | CHANGES), tmp_path / 'run')
   assert 1 <= len(read_lines(tmp_path / 'run/metrics.jsonl')) <= 3
-  path.write_bytes(good)
-  moon_jax.run(config(knobs, **CHANGES), tmp_path / 'run')
-  check_same(tmp_path / 'run', whole.workdir)
+  path.write_bytes(undamaged)
+  moon_jax.run(config(knobs | CHANGES), tmp_path / 'run')
+  check_same(tmp_path / 'run', finished.workdir)
 
 
 def unreadable(folder):
@@ -177,13 +180,13 @@ def unreadable(folder):
     stored = records.load_records(str(folder)).stored
   except UsageError:
     return {*range(4)}
-  found = set()
+  clients = set()
   for client in range(4):
     try:
       stored.read(stored.records[[client]])
     except UsageError:
-      found.add(client)
-  return found
+      clients.add(client)
+  return clients
 
 
 ALL_EXAMPLES = (
@@ -193,7 +196,7 @@ ALL_EXAMPLES = (
 
 
 @pytest.mark.parametrize(
-  ('changes', 'told'),
+  ('changes', 'problem'),
   [
     (
       {'attack.name': 'label_flip', 'attack.fraction': 0.5},
@@ -204,25 +207,29 @@ ALL_EXAMPLES = (
     ({'algorithm': 'centralized'}, ALL_EXAMPLES),
   ],
 )
-def test_what_changes_examples_or_wants_all_is_refused(changes, told, sources):
-  changed = config(sources[1], **CHANGES)
+def test_what_changes_examples_or_wants_all_is_refused(changes, problem, sources):
+  changed = config(sources[1] | CHANGES)
   changed.update_from_flattened_dict(changes)
-  with pytest.raises(UsageError, match=told):
+  with pytest.raises(UsageError, match=problem):
     experiment.build(moon_jax.config.validate(changed))
 
 
 def test_a_process_reads_the_clients_of_its_own_lanes(built):
   clients, stream = built.planner.cohort(0), built.data.stream
-  whole, part = (
+  all_examples, own_examples = (
     stream.load_split(clients, slots, built.placement.mesh).examples
     for slots in (np.arange(len(clients)), np.array([1]))
   )
-  own = np.zeros(len(part.labels), bool)
-  own[stream.rows(clients)[1]] = True
-  np.testing.assert_array_equal(part.images[own], whole.images[own])
-  np.testing.assert_array_equal(part.labels[own], whole.labels[own])
-  assert not part.images[~own].any()
-  assert whole.images[~own].any()
+  is_own = np.zeros(len(own_examples.labels), bool)
+  is_own[stream.rows(clients)[1]] = True
+  np.testing.assert_array_equal(
+    own_examples.images[is_own], all_examples.images[is_own]
+  )
+  np.testing.assert_array_equal(
+    own_examples.labels[is_own], all_examples.labels[is_own]
+  )
+  assert not own_examples.images[~is_own].any()
+  assert all_examples.images[~is_own].any()
 
 
 # The most memory that a process used, in bytes.
@@ -245,8 +252,8 @@ def test_memory_does_not_grow_with_what_is_on_disk(tmp_path):
     knobs |= {'participation': 10 / users, 'execution.compile_cache': 'off'}
     words = federations.flags(knobs)
     program = {'program': ('-c', PEAK), 'PYTHONPATH': str(ROOT)}
-    done = launch(tmp_path, *words, f'--workdir=run{users}', **program)
-    check_success(done)
-    peaks[users] = int(done.stdout.split('peak ')[1])
+    completed = launch(tmp_path, *words, f'--workdir=run{users}', **program)
+    check_success(completed)
+    peaks[users] = int(completed.stdout.split('peak ')[1])
   on_disk = 10_000 * 50 * 28 * 28
   assert peaks[10_000] - peaks[100] < on_disk / 4
