@@ -51,7 +51,7 @@ def main(argv: Sequence[str], root: pathlib.Path = ROOT) -> int:
     if argv and (command != 'add' or not run_directories):
       raise UsageError('python -m papers.build [add RUN ...]')
     for run in map(pathlib.Path, run_directories):
-      print('kept', kept_runs.keep(run, paths.runs))
+      print('kept', kept_runs.keep_run(run, paths.runs))
       paths.pictures_of_the_page(redraw=True).draw_tsne(run)
     files.replace(paths.page, page(paths, redraw=True))
     return ExitCode.DONE

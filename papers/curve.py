@@ -277,7 +277,7 @@ def _slope(points: pd.DataFrame) -> Slope:
 def _slope_words(slope: Slope, which_pairs: str) -> str:
   return (
     f'Slope on log beta, {slope.count} pairs {which_pairs}: {slope.slope:+.2f} points '
-    f'for ten times the beta, 95 % from {slope.low:+.2f} to {slope.high:+.2f}'
+    f'for ten times the beta, 95 % from {slope.lower:+.2f} to {slope.upper:+.2f}'
   )
 
 
@@ -330,13 +330,13 @@ def difference_picture(
   Raises:
     UsageError: there is no such algorithm.
   """
-  shown = {}
+  content = {}
   for end in ends:
     pairs = pairs_of(algorithm, end, kept_runs)
     if pairs.exist():
-      shown[f'round {end}'] = [
+      content[f'round {end}'] = [
         (column, COLUMNS[column].beta, numbers)
         for column, numbers in pairs.differences().items()
       ]
   caption = f'{pairs.title} less FedAvg, each pair and the means'
-  return Section(picture(name, shown, draw.over_beta, caption), pairs.run_names)
+  return Section(picture(name, content, draw.over_beta, caption), pairs.run_names)

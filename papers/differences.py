@@ -58,10 +58,10 @@ class Judgement(NamedTuple):
 
 def judge(differences: Sequence[float], pooled: PooledDeviation) -> Judgement:
   """Judges differences; the pooled deviation decides if it has enough freedom."""
-  own = estimate(differences)
-  pooled_half_width = half_width(pooled.std, own.n, pooled.freedom)
-  by_own = _verdict(own.mean, own.half_width)
-  by_pooled = _verdict(own.mean, pooled_half_width)
+  own_estimate = estimate(differences)
+  pooled_half_width = half_width(pooled.std, own_estimate.n, pooled.freedom)
+  by_own = _verdict(own_estimate.mean, own_estimate.half_width)
+  by_pooled = _verdict(own_estimate.mean, pooled_half_width)
   if pooled.freedom >= _MIN_FREEDOM:
     verdict, other_verdict = by_pooled, f'{by_own} by the own deviation'
   else:
@@ -69,8 +69,8 @@ def judge(differences: Sequence[float], pooled: PooledDeviation) -> Judgement:
   if by_own == by_pooled:
     other_verdict = ''
   return Judgement(
-    mean=own.mean,
-    own_half_width=own.half_width,
+    mean=own_estimate.mean,
+    own_half_width=own_estimate.half_width,
     pooled_half_width=pooled_half_width,
     verdict=verdict,
     other_verdict=other_verdict,
@@ -102,21 +102,21 @@ class Slope(NamedTuple):
   count: int
 
   @property
-  def low(self) -> float:
+  def lower(self) -> float:
     """The lower end of the interval."""
     return self.slope - self.half_width
 
   @property
-  def high(self) -> float:
+  def upper(self) -> float:
     """The upper end of the interval."""
     return self.slope + self.half_width
 
   @property
   def verdict(self) -> str:
     """Whether the interval excludes 0."""
-    if self.low <= 0 <= self.high:
+    if self.lower <= 0 <= self.upper:
       return UNDECIDED
-    return 'rising' if self.low > 0 else 'falling'
+    return 'rising' if self.lower > 0 else 'falling'
 
 
 def fit_slope(betas: Sequence[float], differences: Sequence[float]) -> Slope:

@@ -162,7 +162,7 @@ def devices(description: Mapping[str, Any]) -> list[str]:
 # --- keeping --------------------------------------------------------------------------
 
 
-def keep(run: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+def keep_run(run: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
   """Keeps a finished run directory, under its own name; returns the file.
 
   Raises:

@@ -98,21 +98,21 @@ def _fill_numbers(line: str, runs: Mapping[str, KeptRun]) -> str:
 
 
 def _numbers(match: re.Match, runs: Mapping[str, KeptRun]) -> str:
-  """The numbers of a run, or of ..._seed0,1,2, that {{WHAT RUN}} stands for."""
-  what, names = match.groups()
+  """The numbers of a run, or of ..._seed0,1,2, that {{QUANTITY RUN}} stands for."""
+  quantity, names = match.groups()
   first_name, *other_seeds = names.split(',')
   run_names = [first_name]
   run_names += [re.sub(r'\d+$', seed, first_name) for seed in other_seeds]
-  numbers = [_number(what, runs[name]) for name in run_names if name in runs]
+  numbers = [_number(quantity, runs[name]) for name in run_names if name in runs]
   if None in numbers or len(numbers) < len(run_names):
     raise UsageError(f'experiments.in.md: no kept run has {match[0]}.')
   return ', '.join(numbers)
 
 
-def _number(what: str, run: KeptRun) -> str | None:
+def _number(quantity: str, run: KeptRun) -> str | None:
   """The number in words; None if the run has no such number."""
-  column, _, end = what.partition('@')
-  if what == 'late':
+  column, _, end = quantity.partition('@')
+  if quantity == 'late':
     return f'{late_mean(run.accuracy()):.1f}'
   if not end.isdigit():
     return None

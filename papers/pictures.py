@@ -5,8 +5,6 @@ import hashlib
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
-import pandas as pd
-
 from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.core import files
@@ -17,8 +15,6 @@ from moon_jax.runner import run_directory
 from papers import draw
 from papers.estimates import spread
 from papers.rows import Row, last_of
-
-_POINT = ('fraction', 'mean', 'std')
 
 
 class Pictures:
@@ -85,40 +81,41 @@ class Pictures:
     There is a panel for each attack. The last words of a variant's setting name the
     server's rule. A variant without an attack is the point at 0 in each panel.
     """
-    points = pd.DataFrame(filter(None, map(_attack_point, rows)))
-    panels = {}
-    attacks = [] if points.empty else points['attack'].unique()
-    for attack in attacks:
-      if attack != 'none':
-        in_panel = points[points['attack'].isin(['none', attack])]
-        panels[attack] = {
-          rule: [*zip(*(of_rule[c] for c in _POINT), strict=True)]
-          for rule, of_rule in in_panel.groupby('rule', sort=False)
-        }
+    rows_with_runs = [row for row in rows if row.runs]
+    panels = {_attack_of(row): {} for row in rows_with_runs}
+    panels.pop('none', None)
+    for row in rows_with_runs:
+      attack = _attack_of(row)
+      accuracy = row.late_accuracy()
+      fraction = 0.0 if attack == 'none' else row.runs[0].knobs['attack.fraction']
+      rule = row.variant.setting.rpartition(', ')[2]
+      for panel in panels if attack == 'none' else [attack]:
+        points = panels[panel].setdefault(rule, [])
+        points.append((fraction, accuracy.mean, spread(accuracy)))
     caption = 'accuracy over the fraction of attackers'
     return self.picture(name, panels, draw.under_attack, caption)
 
   def picture(
-    self, name: str, shown: Mapping, drawing: Callable[..., None], caption: str
+    self, name: str, content: Mapping, drawing: Callable[..., None], caption: str
   ) -> list[str]:
-    """The line that shows a picture; none if nothing is to be shown.
+    """The line that shows a picture; none if there is nothing to show.
 
     Args:
       name: name of the picture.
-      shown: what it shows.
-      drawing: draws it: (path, shown, digest).
+      content: what it shows.
+      drawing: draws it: (path, content, digest).
       caption: the words that stand for the picture.
 
     Raises:
       UsageError: the picture shows something else, and is not to be drawn.
     """
-    if not shown:
+    if not content:
       return []
     path = self.folder / f'{name}.png'
-    digest = hashlib.sha256(repr(shown).encode()).hexdigest()
+    digest = hashlib.sha256(repr(content).encode()).hexdigest()
     if self.redraw:
       files.make_folder(self.folder)
-      drawing(path, shown, digest)
+      drawing(path, content, digest)
     elif draw.digest_of(path) != digest:
       raise UsageError(f'{path} does not show these runs: run python -m papers.build.')
     return [f'![{name}: {caption}]({self.link}/{name}.png)']
@@ -143,8 +140,8 @@ class Pictures:
     """Draws the t-SNE of a run directory's final model, if a report has computed it."""
     path = self._tsne_path(run.resolve().name)
     path.unlink(missing_ok=True)
-    about = files.read_json(run / run_directory.CONFIG) or {}
-    num_rounds = about['config']['num_rounds']
+    description = files.read_json(run / run_directory.CONFIG) or {}
+    num_rounds = description['config']['num_rounds']
     arrays = read_arrays(run / features.CACHE, features.KINDS)
     if arrays and arrays['round'] == num_rounds:
       files.make_folder(self.folder)
@@ -152,22 +149,10 @@ class Pictures:
         path=path,
         embedded=arrays['embedded'],
         classes=arrays['classes'],
-        names=class_names(about, len(arrays['confusion'])),
+        names=class_names(description, len(arrays['confusion'])),
         title=f'{run.resolve().name}, after {num_rounds} rounds',
       )
 
 
-def _attack_point(row: Row) -> dict | None:
-  """The attack, the server's rule and the point of a row; None without a run."""
-  late = row.late()
-  if late.n == 0:
-    return None
-  knobs = row.runs[0].knobs
-  attack = knobs['attack.name']
-  return {
-    'attack': attack,
-    'rule': row.variant.setting.rpartition(', ')[2],
-    'fraction': 0.0 if attack == 'none' else knobs['attack.fraction'],
-    'mean': late.mean,
-    'std': spread(late),
-  }
+def _attack_of(row: Row) -> str:
+  return row.runs[0].knobs['attack.name']

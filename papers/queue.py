@@ -160,7 +160,7 @@ def work(cells: Sequence[Cell], results: pathlib.Path, stop: Stop) -> ExitCode:
         if not _is_kept(cell, results):
           print(f'{cell.name}: {running.state_of(cell)}', flush=True)
           loop.run(cell.request, stop, load=load)
-          print('kept', kept_runs.keep(workdir, results), flush=True)
+          print('kept', kept_runs.keep_run(workdir, results), flush=True)
           stop.check(cell.request.config.num_rounds)  # requested in the last round
       busy_names.clear()
     except run_directory.BusyError:

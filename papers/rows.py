@@ -78,11 +78,11 @@ class Row:
     in_training = _IN_TRAINING in self.variant.reported
     return run.accuracy('train_accuracy' if in_training else 'test_accuracy')
 
-  def last(self) -> Estimate:
+  def last_accuracy(self) -> Estimate:
     """The estimate over seeds of the last accuracy."""
     return last_of(self.accuracy(run) for run in self.runs)
 
-  def late(self) -> Estimate:
+  def late_accuracy(self) -> Estimate:
     """The estimate over seeds of the mean of the last five accuracies."""
     return estimate(late_mean(self.accuracy(run)) for run in self.runs)
 
@@ -117,7 +117,7 @@ class Row:
 
   def comparison(self) -> str:
     """How far the runs, at least one, are from the reported accuracy, in words."""
-    measured = self.last()
+    measured = self.last_accuracy()
     reported = self.reported()
     if not reported:
       return 'no number reported'

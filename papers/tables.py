@@ -57,7 +57,7 @@ def accuracies(rows: Sequence[Row]) -> list[str]:
 
 def _accuracy_cells(row: Row) -> list[str]:
   """The cells of a row that has runs."""
-  last_words = text(row.last())
+  last_words = text(row.last_accuracy())
   client_deviation = row.client_deviation()
   if client_deviation.n:
     last_words += f' (clients +- {client_deviation.mean:.1f})'
@@ -67,7 +67,7 @@ def _accuracy_cells(row: Row) -> list[str]:
     f'`{row.name}`: {row.variant.setting}',
     row.variant.reported or '-',
     last_words,
-    text(row.late()),
+    text(row.late_accuracy()),
     f'{best:.1f}',
     ', '.join(sorted(last_rounds)),
     row.seeds,
@@ -94,8 +94,8 @@ def personal(rows: Sequence[Row]) -> list[str]:
   for row in rows:
     cells = [row.variant.setting]
     for column in _PERSONAL_COLUMNS.values():
-      late = estimate(late_mean(run.accuracy(column)) for run in row.runs)
-      cells.append(text(late))
+      means = [late_mean(run.accuracy(column)) for run in row.runs]
+      cells.append(text(estimate(means)))
     lines.append([*cells, row.seeds or NOT_RUN])
   return table(['algorithm', *_PERSONAL_COLUMNS, 'seeds'], lines)
 

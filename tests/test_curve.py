@@ -98,7 +98,7 @@ def paths(tmp_path):
   return paths
 
 
-def keep(paths, variant, seed, accuracy, *flags, config_changes=None):
+def keep_run(paths, variant, seed, accuracy, *flags, config_changes=None):
   """Keeps a run whose last five tests are this, in per cent."""
   name = f'{variant}_{seed}{len(flags)}'.replace(':', '_')
   accuracies = [0.0] * (ROUNDS - 5) + [accuracy / 100] * 5
@@ -106,7 +106,7 @@ def keep(paths, variant, seed, accuracy, *flags, config_changes=None):
   write_run(run, accuracies, f'--config=configs/{variant}', *flags, seed=seed)
   description = files.read_json(run / 'config.json')
   files.write_json(run / 'config.json', description | (config_changes or {}))
-  kept_runs.keep(run, paths.runs)
+  kept_runs.keep_run(run, paths.runs)
 
 
 def lines_of(paths, *template):
@@ -124,13 +124,13 @@ def test_a_cell_has_the_differences_of_its_pairs(paths):
   directive = f'@curve moon {ROUNDS}'
   assert lines_of(paths, directive) == [f'MOON, mu 5, at round {ROUNDS}: not run.']
   for seed, (fedavg, moon) in enumerate([(60, 60.2), (50, 52.1), (70, 71.2)]):
-    keep(paths, 'moon_cvpr21.py:fedavg', seed, fedavg)
-    keep(paths, 'moon_cvpr21.py:moon', seed, moon)
+    keep_run(paths, 'moon_cvpr21.py:fedavg', seed, fedavg)
+    keep_run(paths, 'moon_cvpr21.py:moon', seed, moon)
     if seed == 1:
       assert 'points (1 degree of freedom).' in lines_of(paths, directive)[-3]
-  keep(paths, 'curve.py:beta_5_fedavg', 0, 70)
-  keep(paths, 'curve.py:beta_5_moon', 0, 60)
-  keep(paths, 'curve.py:beta_5_moon', 1, 69)
+  keep_run(paths, 'curve.py:beta_5_fedavg', 0, 70)
+  keep_run(paths, 'curve.py:beta_5_moon', 0, 60)
+  keep_run(paths, 'curve.py:beta_5_moon', 1, 69)
   lines = lines_of(paths, directive)
   assert cells(lines, 'beta 0.1')[:2] == ['no pair', '']
   assert lines[0].startswith('| column | seeds | FedAvg | MOON, mu 5 | difference |')
@@ -161,10 +161,10 @@ def test_the_planned_test_waits_for_all_its_pairs(paths):
   }
   for variant, difference in mean_differences.items():
     for seed in range(3):
-      keep(paths, f'{variant}fedavg', seed, 60)
-      keep(paths, f'{variant}moon', seed, 60 + difference + 0.3 * (seed - 1))
+      keep_run(paths, f'{variant}fedavg', seed, 60)
+      keep_run(paths, f'{variant}moon', seed, 60 + difference + 0.3 * (seed - 1))
   # A run of another setting, such as an ablation, is no pair.
-  keep(paths, 'moon_cvpr21.py:moon', 0, 90, '--config.partition.balance=false')
+  keep_run(paths, 'moon_cvpr21.py:moon', 0, 90, '--config.partition.balance=false')
   table_of_all = '@table moon_cvpr21: moon'
   lines = lines_of(paths, '@curve moon 100', table_of_all)
   (slope,) = [line for line in lines if line.startswith('Slope')]
@@ -187,8 +187,8 @@ def test_the_planned_test_waits_for_all_its_pairs(paths):
 
 
 def test_runs_of_other_data_are_no_pair(paths):
-  keep(paths, 'moon_cvpr21.py:fedavg', 0, 60, config_changes={'data_digest': 'a'})
-  keep(paths, 'moon_cvpr21.py:moon', 0, 70, config_changes={'data_digest': 'b'})
+  keep_run(paths, 'moon_cvpr21.py:fedavg', 0, 60, config_changes={'data_digest': 'a'})
+  keep_run(paths, 'moon_cvpr21.py:moon', 0, 70, config_changes={'data_digest': 'b'})
   assert lines_of(paths, '@curve moon 100') == ['MOON, mu 5, at round 100: not run.']
   lines = lines_of(paths, '@partitions 100')
   assert cells(lines, 'each seed its own partition')[:2] == ['', 'not run']
@@ -200,21 +200,21 @@ def test_runs_of_other_data_are_no_pair(paths):
 def test_an_ablation_sets_each_change_beside_the_setting_at_the_same_round(paths):
   not_run = 'not run'
   assert cells(lines_of(paths, '@ablation 50'), 'none') == [not_run] * 5
-  keep(paths, 'moon_cvpr21.py:fedavg', 0, 60)
-  keep(paths, 'moon_cvpr21.py:moon', 0, 61.5)
-  keep(paths, 'moon_cvpr21.py:fedavg', 1, 99)
+  keep_run(paths, 'moon_cvpr21.py:fedavg', 0, 60)
+  keep_run(paths, 'moon_cvpr21.py:moon', 0, 61.5)
+  keep_run(paths, 'moon_cvpr21.py:fedavg', 1, 99)
   for variant, accuracy in (('no_head_scaffold', 40), ('equal_weights_fedavg', 50)):
     flag = f'--config=configs/ablation.py:{variant}'
     accuracies = [0.1] * 45 + [accuracy / 100] * 5
     run = write_run(paths.runs.parent / variant, accuracies, flag)
-    kept_runs.keep(run, paths.runs)
+    kept_runs.keep_run(run, paths.runs)
   lines = lines_of(paths, '@ablation 50', '@costs moon_cvpr21: fedavg')
   # The mean of rounds 46 to 50, not of the run's last five.
   assert cells(lines, 'none') == ['0.0', not_run, not_run, '0.0 (+0.0)', not_run]
   no_head = cells(lines, 'no projection head')
   assert no_head == [not_run, not_run, '40.0', not_run, not_run]
   assert cells(lines, 'equal weights of clients')[0] == '50.0'
-  keep(paths, 'moon_cvpr21.py:scaffold', 0, 57.5)
+  keep_run(paths, 'moon_cvpr21.py:scaffold', 0, 57.5)
   lines = lines_of(paths, '@ablation 100', '@costs moon_cvpr21: fedavg')
   changes = cells(lines, 'none')
   assert changes == ['60.0', not_run, '57.5 (-2.5)', '61.5 (+1.5)', not_run]

@@ -229,20 +229,20 @@ def test_a_picture_is_of_the_runs_there_are(paths, tmp_path):
   assert '![both' not in page(paths)
   text = add(tmp_path, finished_run(tmp_path, 'one', 0.6))
   assert '(images/experiments/both.png)' in text
-  both, moved = (paths.pictures / f'{name}.png' for name in ('both', 'moved'))
+  progress, drift = (paths.pictures / f'{name}.png' for name in ('both', 'moved'))
   # A run has two columns of the drift here, and three of the others.
-  with Image.open(both) as three_panels, Image.open(moved) as two_panels:
+  with Image.open(progress) as three_panels, Image.open(drift) as two_panels:
     assert two_panels.width * 3 == three_panels.width * 2
   assert page(paths) == text
-  digest = draw.digest_of(both)
+  digest = draw.digest_of(progress)
   other = finished_run(tmp_path, 'other', 0.5, '--config.batch_size=32')
   text = add(tmp_path, finished_run(tmp_path, 'two', 0.61, seed=1), other)
-  assert draw.digest_of(both) != digest
+  assert draw.digest_of(progress) != digest
   assert 'both: FedAvg, seeds 0, 1; FedAvg, batch_size=32, seed 0]' in text
   other_runs = {'other': [[{'round': 1, 'test_accuracy': 0.5}]]}
-  draw.side_by_side(both, other_runs, 'other', panels=draw.PROGRESS)
+  draw.side_by_side(progress, other_runs, 'other', panels=draw.PROGRESS)
   assert_refused(paths, 'both.png does not show these runs')
-  both.write_bytes(b'no picture')
+  progress.write_bytes(b'no picture')
   assert_refused(paths, 'both.png does not show these runs')
 
 
@@ -257,13 +257,17 @@ def test_a_sweep_is_of_the_last_accuracies(paths, tmp_path, monkeypatch):
   monkeypatch.setattr(draw, 'over_knob', record_points)
   write_template(paths, '@sweep mu moon.mu moonflower: mu_0.1 mu_1 default')
   assert page(paths) == '\n'
-  low, high = (f'configs/moonflower.py:{name}' for name in ('mu_0.1', 'mu_1'))
-  one_point = finished_run(tmp_path, 'a', 0.5, config_choice=low, train_accuracy=0.6)
+  mu_of_a_tenth, mu_of_one = (
+    f'configs/moonflower.py:{name}' for name in ('mu_0.1', 'mu_1')
+  )
+  one_point = finished_run(
+    tmp_path, 'a', 0.5, config_choice=mu_of_a_tenth, train_accuracy=0.6
+  )
   assert add(tmp_path, one_point) == '\n'  # one point is no sweep
   # A run of other length is no point.
-  flags = f'--config={low}', '--config.num_rounds=5'
+  flags = f'--config={mu_of_a_tenth}', '--config.num_rounds=5'
   short = write_run(tmp_path / 'short', [0.9] * 5, *flags)
-  seeds = runs_of_seeds(tmp_path, 0.4, 0.02, (0, 1), config_choice=high)
+  seeds = runs_of_seeds(tmp_path, 0.4, 0.02, (0, 1), config_choice=mu_of_one)
   text = add(tmp_path, short, *seeds)
   assert text == '![mu: accuracy over moon.mu](images/experiments/mu.png)\n'
   assert page(paths) == text
@@ -350,14 +354,14 @@ def test_a_run_that_no_line_names_is_not_left_out_in_silence(paths, tmp_path):
 
 def test_one_run_counts_once(paths, tmp_path):
   add(tmp_path, finished_run(tmp_path, 'first', 0.6))
-  kept_runs.keep(finished_run(tmp_path, 'again', 0.6), paths.runs)
+  kept_runs.keep_run(finished_run(tmp_path, 'again', 0.6), paths.runs)
   assert_refused(paths, 'again and first are one run: delete one')
 
 
 def test_a_run_with_another_algorithm_is_no_run_of_its_variant(paths, tmp_path):
   flag = '--config.algorithm=solo'
   run = finished_run(tmp_path, 'other', 0.6, flag, config_choice=MOON)
-  kept_runs.keep(run, paths.runs)
+  kept_runs.keep_run(run, paths.runs)
   message = 'other has algorithm=solo, so it is no run of configs/moon_cvpr21.py:moon.'
   assert_refused(paths, re.escape(message))
 
@@ -396,17 +400,17 @@ def test_what_is_no_finished_run_is_not_kept(paths, tmp_path):
   lines = (half / 'metrics.jsonl').read_text().splitlines()[:40]
   write_lines(half / 'metrics.jsonl', map(json.loads, lines))
   going = write_run(tmp_path / 'going', [0.5], f'--config={FEDAVG}', finished=False)
-  one = finished_run(tmp_path, 'one', 0.6)
-  path = kept_runs.keep(one, paths.runs)
+  kept_run = finished_run(tmp_path, 'one', 0.6)
+  path = kept_runs.keep_run(kept_run, paths.runs)
   packed = path.read_bytes()
-  edit_lines(one / 'metrics.jsonl', lambda line: line.update(drift=0.75))
+  edit_lines(kept_run / 'metrics.jsonl', lambda line: line.update(drift=0.75))
   for run, pattern in (
     (half, 'is not finished: 40 of 100 rounds'),
     (going, 'is not finished: 1 of 100 rounds, no summary.json'),
     (tmp_path, 'is no run directory'),
-    (one, 'holds another run'),
+    (kept_run, 'holds another run'),
   ):
     with pytest.raises(UsageError, match=pattern):
-      kept_runs.keep(run, paths.runs)
+      kept_runs.keep_run(run, paths.runs)
   assert list(paths.runs.iterdir()) == [path]
   assert path.read_bytes() == packed

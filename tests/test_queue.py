@@ -139,15 +139,15 @@ def test_a_run_of_a_gpu_does_not_predict_the_hours_of_a_cpu(
 def keeps_all(monkeypatch):
   """Makes the queue keep a run whose directory is empty."""
 
-  def keep(run, folder):
+  def write_empty(run, folder):
     path = kept_runs.path_of(folder, run.name)
     kept_runs.write(path, {}, b'')
     return path
 
-  monkeypatch.setattr(kept_runs, 'keep', keep)
+  monkeypatch.setattr(kept_runs, 'keep_run', write_empty)
 
 
-def kept(cells, results):
+def are_kept(cells, results):
   """Whether each of the runs is kept."""
   return [kept_runs.path_of(results, cell.name).exists() for cell in cells]
 
@@ -185,7 +185,7 @@ def test_a_run_that_fails_holds_no_other_back(cells, results, monkeypatch, capsy
   first, *_, last = capsys.readouterr().err.splitlines()
   assert first == f'{cells[0].name}: no data'
   assert last == f'{cells[1].name}: not mine'
-  assert kept(cells, results) == [False, False, True, True]
+  assert are_kept(cells, results) == [False, False, True, True]
 
 
 @pytest.mark.usefixtures('keeps_all')
@@ -195,7 +195,7 @@ def test_a_request_in_the_last_round_of_a_run_begins_no_other(
   monkeypatch.setattr(loop, 'run', lambda *arguments, **options: None)
   with pytest.raises(signals.StoppedError):
     queue.work(cells, results, StopInTheFirstRound())
-  assert kept(cells, results) == [True, False, False, False]
+  assert are_kept(cells, results) == [True, False, False, False]
 
 
 def test_processes_say_where_their_errors_are(tmp_path):
@@ -241,11 +241,11 @@ def first_variants(table):
   return ''.join(f'0 {file}: {variant}\n' for file, variant in variants.items())
 
 
-@pytest.mark.parametrize('which', few(['the first of each file'], ['all']))
-def test_the_committed_table_is_listed(which, tmp_path, capsys):
+@pytest.mark.parametrize('extent', few(['the first of each file'], ['all']))
+def test_the_committed_table_is_listed(extent, tmp_path, capsys):
   table = (queue.PAPERS / 'queue.txt').read_text()
   table_file = tmp_path / 'table.txt'
-  table_file.write_text(table if which == 'all' else first_variants(table))
+  table_file.write_text(table if extent == 'all' else first_variants(table))
   flags = [f'--runs={tmp_path}', f'--results={tmp_path}', '--list', '--jobs=2']
   assert queue.main([*flags, f'--table={table_file}']) == ExitCode.DONE
   *lines, last = capsys.readouterr().out.splitlines()
