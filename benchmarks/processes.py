@@ -27,8 +27,8 @@ def run(
     seconds: time after which it is ended, with subprocess.TimeoutExpired; None: never.
     environment: changes of the environment.
   """
-  places = None if cores is None else range(cores)
-  with _start(words, places, environment) as process:
+  core_indices = None if cores is None else range(cores)
+  with _start(words, core_indices, environment) as process:
     try:
       return _report(process, seconds)
     except subprocess.TimeoutExpired:
@@ -129,8 +129,8 @@ class Turns:
       self.ready()
       first_core = 0
     words = [*words, '--turns', f'--repeats={self._repeats}']
-    places = range(first_core, first_core + cores)
-    process = self._stack.enter_context(_start(words, places, python=python))
+    core_indices = range(first_core, first_core + cores)
+    process = self._stack.enter_context(_start(words, core_indices, python=python))
     self._processes[name] = process
     self._preparing[process] = cores
     if writes:
@@ -165,14 +165,14 @@ class Turns:
       raise subprocess.CalledProcessError(process.wait(), process.args)
 
 
-def _cores_at(places):
-  """The cores at some places among those that this process may use."""
-  return sorted(os.sched_getaffinity(0))[places.start : places.stop]
+def _cores_at(core_indices):
+  """The cores at some core_indices among those that this process may use."""
+  return sorted(os.sched_getaffinity(0))[core_indices.start : core_indices.stop]
 
 
-def _start(words, places=None, environment=None, python=sys.executable):
-  """Starts a Python on the cores at some places; None: on all."""
-  cores = os.sched_getaffinity(0) if places is None else _cores_at(places)
+def _start(words, core_indices=None, environment=None, python=sys.executable):
+  """Starts a Python on the cores at some core_indices; None: on all."""
+  cores = os.sched_getaffinity(0) if core_indices is None else _cores_at(core_indices)
   return subprocess.Popen(
     [python, *words],
     cwd=ROOT,

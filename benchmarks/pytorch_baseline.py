@@ -116,9 +116,9 @@ class Workload:
     shifts = torch.randint(2 * MARGIN + 1, (2, len(rows), 1), device=self.device)
     down, right = shifts
     flip = torch.rand(len(rows), 1, device=self.device) < 0.5
-    places = torch.arange(self.side, device=self.device)
-    y = down + places
-    x = right + torch.where(flip, places.flip(0), places)
+    pixels = torch.arange(self.side, device=self.device)
+    y = down + pixels
+    x = right + torch.where(flip, pixels.flip(0), pixels)
     return self.images[rows[:, None, None], y[:, :, None], x[:, None, :]]
 
 
