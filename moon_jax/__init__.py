@@ -20,7 +20,7 @@ _BOUNDS = ('Bound', 'above', 'at_least', 'between', 'one_of')
 _KINDS = ('algorithm', 'augmentation', 'callback', 'data', 'model', 'optimizer')
 _KINDS += ('partition', 'schedule')
 _MODULES = {
-  'algorithms.base': ('Algorithm', 'Second'),
+  'algorithms.base': ('Algorithm', 'SecondTraining'),
   'api': ('load_config', 'rounds', 'run', 'sweep'),
   'catalog.parts': ('Metric', 'knob', *_BOUNDS),
   'catalog.registering': tuple(f'register_{kind}' for kind in _KINDS),

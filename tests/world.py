@@ -28,6 +28,7 @@ from moon_jax.planning.planner import Averaging, ClientData, make_planner
 from moon_jax.platform import devices
 from moon_jax.round import client_training, communication_round, lanes
 from moon_jax.round.examination import with_empty_sums
+from moon_jax.round.second_training import make_second_training
 
 BATCH_SIZE = 16
 LOCAL_EPOCHS = 2
@@ -213,11 +214,14 @@ def round_of(
   how['segment_steps'] = segment_steps
   most = sum(SIZES) if represent_once else 0
   train = lanes.cohort_training(training, represent_once=most, **how)
-  second = chosen.second
+  train_second, second = None, chosen.second_training
   if second:
-    other = training._replace(algorithm=second.training)
-    second = lanes.cohort_training(other, represent_once=0, **how)
-  return jax.jit(communication_round.make_round(chosen, train, num_clients, second))
+    training_again = training._replace(algorithm=second.algorithm)
+    train_again = lanes.cohort_training(training_again, represent_once=0, **how)
+    train_second = make_second_training(second, train_again)
+  return jax.jit(
+    communication_round.make_round(chosen, train, num_clients, train_second)
+  )
 
 
 def algorithm_of(name, **options):
@@ -306,6 +310,7 @@ def planner(
     drop_last=drop_last,
   )
   has_ring = len(sizes) > 2 and not has_server
+  second_training = algorithm.second_training if algorithm else None
   return make_planner(
     seed=seed,
     participation=Participation(
@@ -318,7 +323,7 @@ def planner(
     ),
     data=ClientData(sizes=split.sizes, rows_of=split.rows),
     work=work,
-    second_work=scheduling.second_work(algorithm, work) if algorithm else None,
+    second_work=scheduling.second_work(second_training, work),
     layout=LaneLayout(
       num_lanes=num_lanes, num_devices=num_devices, segment_steps=segment_steps
     ),

@@ -8,6 +8,7 @@ import jax
 
 from moon_jax.algorithms import losses
 from moon_jax.core import tree
+from moon_jax.core.keys import Purpose
 from moon_jax.core.types import Batch, Outputs, PyTree, Server, Task, Upload
 
 Parts = dict[str, jax.Array]
@@ -33,23 +34,27 @@ def average(
   return server._replace(variables=mean.weighted)
 
 
-class Second(NamedTuple):
-  """A second local training of the round's clients, of models that they keep.
+class SecondTraining(NamedTuple):
+  """A further local training of clients, after the one whose models they send.
 
-  It has batches and draws of its own, so it does not change the first training.
+  Ditto trains the clients' own models with it, and `fine_tune_epochs` fine-tunes the
+  global model. It has batches and draws of its own, so it does not change the first
+  training.
 
   Attributes:
-    training: an Algorithm whose functions see what the server sent and the client's
-      memory. What its `upload` sends is dropped; the client keeps the memory. Its
-      `needs` must be among those of the first training.
+    algorithm: an Algorithm whose functions see what the server sent and the client's
+      memory. What its `upload` sends is dropped; the client's new memory is what the
+      training leaves behind. Its `needs` must be among those of the first training.
     epochs: passes over the client's data; None: as many as in the first training.
-    optimizer: (scalars of the algorithm, scalars of the local optimizer) -> scalars of
-      this training's local optimizer.
+    optimizer_scalars: (scalars of the algorithm, scalars of the local optimizer) ->
+      scalars of this training's local optimizer.
+    purpose: purpose of the draws.
   """
 
-  training: 'Algorithm'
+  algorithm: 'Algorithm'
   epochs: int | None = None
-  optimizer: Callable = lambda scalars, optimizer: optimizer
+  optimizer_scalars: Callable = lambda scalars, optimizer: optimizer
+  purpose: Purpose = Purpose.SECOND
 
 
 class Algorithm(NamedTuple):
@@ -58,8 +63,8 @@ class Algorithm(NamedTuple):
   Every function is pure and sees one client, unless its shapes say otherwise; the
   engine stacks clients by vmap. Numbers that may vary (mu, tau, ...) arrive traced, in
   `task.scalars`, so another value needs no new program. For a function that is left
-  out, FedAvg's is used. `a -> b` below is a function of a that returns b, and
-  `name -> number` a dict.
+  out, FedAvg's is used. Below, `a -> b` is a function of a that returns b, and
+  `name -> number` is a dict.
 
   Attributes:
     hyperparameters: name -> number, as configured.
@@ -69,10 +74,10 @@ class Algorithm(NamedTuple):
     init_client: initial variables -> a client's memory before its first round.
     scalars: (hyperparameters, server memory) -> name -> number, for `task.scalars` and
       `aggregate`. A number that is no hyperparameter is recorded in each round.
-    broadcast: server -> what every client of the cohort receives. Every dict with
-      'params' in it counts as a model, and so it does in an `Upload`: an attack
-      replaces these parameters (an algorithm that sends changes in their place needs a
-      `check` against attacks), and `batch_norm=local` takes the running statistics out.
+    broadcast: server -> what every client of the cohort receives. A dict with the key
+      'params' is a model, also in an `Upload`. An attack replaces the parameters of
+      these models, so an algorithm that sends changes in their place needs a `check`
+      against attacks. `batch_norm=local` takes the running statistics out of them.
     share: memory -> the model that a client sends to its neighbours; None: there are no
       neighbours.
     mixed: (memory, weighted mean of what the client and its neighbours share) ->
@@ -97,10 +102,8 @@ class Algorithm(NamedTuple):
       gradient is taken once. The records of the step and the statistics of batch
       normalisation are those of the unperturbed params.
     correct: (gradient of the loss, task) -> what the local optimizer gets instead.
-    move: (update of the local optimizer, task) -> what is added to the params instead;
-      None: the update itself.
-    bypass: (params, task) -> what a step adds to the params beside the local
-      optimizer's update, without entering the optimizer's state; None: nothing.
+    after_update: (params with the local optimizer's update, params before it, task) ->
+      the params after the step. The optimizer's state does not see the change.
     after_step: (task, loss [], gradient of the loss, key of the step) -> `task.local`
       of the next step. A random draw takes `keys.for_purpose(key, ...)`;
       `task.loss_with` gives the loss under another `task.local`.
@@ -108,7 +111,7 @@ class Algorithm(NamedTuple):
       the trained network sees all examples of the client once after the last step, in
       evaluation mode and not augmented; `task.examined` is the total, in `upload` and
       `report`. `init_server` then has a second argument, `zeros`: a total of zeros.
-    examined: this total of zeros; the engine sets it.
+    examined_zeros: this total of zeros; the engine sets it.
     upload: (trained variables, task) -> an Upload, and the client's new memory.
     report: (trained variables, task) -> name -> [] float32, recorded as the mean and
       quantiles over the cohort.
@@ -118,11 +121,12 @@ class Algorithm(NamedTuple):
     needs_all_uploads: whether `aggregate` gets `Uploads`, those of every client, in
       place of the mean, which costs the memory of K uploads on every device.
     evaluated: (server, clients [N, ...]) -> [M, ...] variables of the models to test.
-    personal: (server, memory) -> variables of a client's own model, beside a global one
-      that `evaluated` returns; None: clients have no such model.
-    second: a second local training, whose loss is recorded as `personal_loss`. The
-      client's memory belongs to this training, and the memory of the first training is
-      (). None: there is no second training.
+    personal: (server, memory) -> variables of a client's own model, which is tested
+      besides the global model that `evaluated` returns; None: clients have no such
+      model.
+    second_training: a further local training in each round, whose loss is recorded as
+      `personal_loss`. The client's memory belongs to this training, and the memory of
+      the first training is (). None: there is no further training.
   """
 
   hyperparameters: Mapping[str, float] = types.MappingProxyType({})
@@ -142,15 +146,14 @@ class Algorithm(NamedTuple):
   measured: Mapping[str, str] = types.MappingProxyType({})
   perturb: Callable | None = None
   correct: Callable = lambda grads, task: grads
-  move: Callable | None = None
-  bypass: Callable | None = None
+  after_update: Callable = lambda updated, params, task: updated
   after_step: Callable = lambda task, loss, grads, key: task.local
   examine: Callable | None = None
-  examined: PyTree = ()
+  examined_zeros: PyTree = ()
   upload: Callable = lambda trained, task: (Upload(weighted=trained), task.memory)
   report: Callable = lambda trained, task: {}
   aggregate: Callable = average
   needs_all_uploads: bool = False
   evaluated: Callable = lambda server, clients: tree.repeat(server.variables, 1)
   personal: Callable | None = None
-  second: Second | None = None
+  second_training: SecondTraining | None = None

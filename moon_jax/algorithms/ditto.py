@@ -26,24 +26,33 @@ def ditto(
     epochs: epochs of v in a round, at least 1; 'auto': as many as for the global model.
     learning_rate: eta_p, above 0; 'auto': the round's learning rate.
   """
-  own_rate = {} if learning_rate == 'auto' else {'learning_rate': learning_rate}
+  has_own_rate = learning_rate != 'auto'
 
   def loss(outputs, references, params, task, batch):
     supervised, parts = base.supervised(outputs, references, params, task, batch)
     pull = losses.proximal(params, task.received['params'])
     return supervised + task.scalars['lam'] * pull, parts
 
-  def optimizer(scalars, optimizer):
-    return optimizer | {name: scalars[name] for name in own_rate}
+  def optimizer_scalars(scalars, optimizer):
+    if has_own_rate:
+      return optimizer | {'learning_rate': scalars['learning_rate']}
+    return optimizer
 
   personal = base.Algorithm(
     download=lambda received, memory: memory,
     loss=loss,
     upload=lambda trained, task: (Upload(), trained),
   )
+  hyperparameters = {'lam': lam}
+  if has_own_rate:
+    hyperparameters['learning_rate'] = learning_rate
   return base.Algorithm(
-    hyperparameters={'lam': lam} | own_rate,
+    hyperparameters=hyperparameters,
     init_client=lambda variables: variables,
     personal=lambda server, memory: memory,
-    second=base.Second(personal, None if epochs == 'auto' else epochs, optimizer),
+    second_training=base.SecondTraining(
+      algorithm=personal,
+      epochs=None if epochs == 'auto' else epochs,
+      optimizer_scalars=optimizer_scalars,
+    ),
   )

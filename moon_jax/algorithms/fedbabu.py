@@ -1,11 +1,9 @@
 """FedBABU: Oh, Kim, Yun, ICLR 2022, arXiv:2106.06042: the body alone is trained."""
 
-import jax
-import jax.numpy as jnp
-
 from moon_jax.algorithms import base
 from moon_jax.algorithms.private import Paths, divided, joined
-from moon_jax.core.errors import UsageError
+from moon_jax.core.errors import KnobError
+from moon_jax.core.flags import flag
 from moon_jax.core.types import Layers, Upload
 
 
@@ -19,12 +17,14 @@ def fedbabu(*, network_layers: Layers) -> base.Algorithm:
     network_layers: the layers of the network.
 
   Raises:
-    UsageError: the output layer of the network is not known.
+    KnobError: the output layer of the network is not known.
   """
   if not network_layers.output:
-    raise UsageError(
-      '--config.algorithm=fedbabu never trains the output layer, which cannot be found '
-      'in this network: choose another --config.model.'
+    raise KnobError(
+      'algorithm',
+      'fedbabu',
+      'never trains the output layer, which cannot be found in this network: choose '
+      f'another {flag("model")}.',
     )
   return with_fixed(network_layers.output)
 
@@ -32,20 +32,21 @@ def fedbabu(*, network_layers: Layers) -> base.Algorithm:
 def with_fixed(fixed: Paths) -> base.Algorithm:
   """FedAvg of the variables that are not fixed; a fixed variable gets no update.
 
-  Updates of fixed variables are dropped after the local optimizer, so neither weight
-  decay nor momentum moves them. They are not sent, so they keep their bits: a mean
-  would round them.
+  Fixed variables are set back after the local optimizer, so neither weight decay nor
+  momentum moves them. They are not sent, so they keep their bits: a mean would round
+  them.
   """
 
-  def move(update, task):
-    trained, still = divided({'params': update}, fixed)
-    return joined(trained, jax.tree.map(jnp.zeros_like, still))['params']
+  def after_update(updated, params, task):
+    trained, _ = divided({'params': updated}, fixed)
+    _, unchanged = divided({'params': params}, fixed)
+    return joined(trained, unchanged)['params']
 
   def upload(trained, task):
     return Upload(divided(trained, fixed)[0]), task.memory
 
   def aggregate(server, mean, participation, scalars):
-    still = divided(server.variables, fixed)[1]
-    return server._replace(variables=joined(mean.weighted, still))
+    _, unchanged = divided(server.variables, fixed)
+    return server._replace(variables=joined(mean.weighted, unchanged))
 
-  return base.Algorithm(move=move, upload=upload, aggregate=aggregate)
+  return base.Algorithm(after_update=after_update, upload=upload, aggregate=aggregate)

@@ -46,10 +46,10 @@ def fednova(*, mu: float, tau_eff: str = 'norm') -> base.Algorithm:
   def begin(received, memory):
     return Path(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
 
-  def bypass(params, task):
+  def after_update(updated, params, task):
     strength = -task.optimizer['learning_rate'] * task.scalars['mu']
-    apart = tree.subtract(params, task.received['params'])
-    return jax.tree.map(lambda leaf: strength * leaf, apart)
+    distance = tree.subtract(params, task.received['params'])
+    return tree.add(updated, jax.tree.map(lambda leaf: strength * leaf, distance))
 
   def after_step(task, loss, grads, key):
     path, optimizer = task.local, task.optimizer
@@ -77,7 +77,7 @@ def fednova(*, mu: float, tau_eff: str = 'norm') -> base.Algorithm:
     # 0.
     scalars=lambda given, pace: given | {'tau_eff': pace},
     begin=begin,
-    bypass=bypass,
+    after_update=after_update,
     after_step=after_step,
     upload=upload,
     aggregate=aggregate,

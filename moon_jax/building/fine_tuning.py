@@ -1,44 +1,40 @@
 """Tests each client on a copy of the global model that its own data have fine-tuned."""
 
+import dataclasses
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from moon_jax.algorithms import base
-from moon_jax.building import own_tests, programs
+from moon_jax.algorithms.base import Algorithm, SecondTraining
+from moon_jax.building import own_tests, programs, scheduling
 from moon_jax.building.experiment import Experiment
 from moon_jax.core import tree
-from moon_jax.core.keys import Purpose, seed_for
+from moon_jax.core.keys import Purpose
 from moon_jax.core.types import Scalars, State, Upload
 from moon_jax.data.device import DeviceSplit, TrainSplit
-from moon_jax.planning.batches import LocalWork
 from moon_jax.planning.plan import DevicePlan
 from moon_jax.planning.planner import TrainingPlanner
 from moon_jax.platform import devices
 from moon_jax.round.client_training import Work
 from moon_jax.round.evaluation import ClientTests, make_client_tests
 
-# Plain local training; the client's new memory is the model that it trained.
-_TUNING = base.Algorithm(upload=lambda trained, task: (Upload(), trained))
+
+def fine_tuning(experiment: Experiment) -> SecondTraining:
+  """Plain local training, of which a client keeps the model that it trained."""
+  return SecondTraining(
+    algorithm=Algorithm(upload=lambda trained, task: (Upload(), trained)),
+    epochs=experiment.config.fine_tune_epochs,
+    purpose=Purpose.FINE_TUNE,
+  )
 
 
 def tuning_planner(experiment: Experiment) -> TrainingPlanner:
   """Plans the fine-tuning of any K clients, with batches of its own."""
   training = experiment.planner.training
-  return TrainingPlanner(
-    seed=training.seed,
-    cohort_size=training.cohort_size,
-    data=training.data,
-    work=LocalWork(
-      local_epochs=experiment.config.fine_tune_epochs,
-      batch_size=training.work.batch_size,
-      drop_last=training.work.drop_last,
-      purpose=Purpose.FINE_TUNE,
-    ),
-    layout=training.layout,
-    process_lanes=training.process_lanes,
-  )
+  work = scheduling.second_work(fine_tuning(experiment), training.work)
+  return dataclasses.replace(training, work=work, min_steps=0)
 
 
 def tune_and_test(
@@ -49,7 +45,7 @@ def tune_and_test(
   train: TrainSplit,
   split: DeviceSplit,
   tests: ClientTests,
-  chosen: jax.Array,
+  positions: jax.Array,
 ) -> jax.Array:
   """The number of its own test examples that each fine-tuned model gets right.
 
@@ -61,30 +57,45 @@ def tune_and_test(
     train: the training split, or these clients' part of it.
     split: the split in which the tests name rows.
     tests: the examples of each client.
-    chosen: [K] int32 positions of these clients among the clients with tests.
+    positions: [K] int32 positions of these clients among the clients with tests.
 
   Returns:
     [K] int32.
   """
   models = experiment.algorithm.evaluated(state.server, state.clients)
-  received = jax.tree.map(lambda leaf: leaf[0], models)
-  scalars = scalars._replace(seed=seed_for(scalars.seed, Purpose.FINE_TUNE))
-  memories = tree.repeat(received, len(plan.cohort.clients))
-  tune = programs.cohort_training(experiment, _TUNING)
+  global_model = jax.tree.map(lambda leaf: leaf[0], models)
   work = Work(
-    received=received,
+    received=global_model,
     round=state.round,
     scalars=scalars,
-    memories=memories,
+    memories=tree.repeat(global_model, len(plan.cohort.clients)),
     cohort=plan.cohort,
     schedule=plan.schedule,
     data=train,
   )
-  size = min(own_tests.BATCH_SIZE, int(experiment.tests.of_clients.sizes.max()))
+  tune = programs.second_training(experiment, fine_tuning(experiment))
   test = make_client_tests(
-    experiment.network.apply, experiment.placement.mesh, tree.gather, size
+    experiment.network.apply,
+    experiment.placement.mesh,
+    model=tree.gather,
+    batch_size=own_tests.batch_size(experiment),
   )
-  return test(tune(work).memory, split, tests, chosen)
+  return test(tune(work).memory, split, tests, positions)
+
+
+class _Group(NamedTuple):
+  """K clients that are fine-tuned together.
+
+  Attributes:
+    positions: [K] positions among the clients with tests; any position for a client
+      without a test.
+    tested: [K] bool, whether the client has a test.
+    inputs: the arguments of the program after the state.
+  """
+
+  positions: np.ndarray
+  tested: np.ndarray
+  inputs: tuple
 
 
 def compiled(experiment: Experiment, state: State) -> Callable[[State], np.ndarray]:
@@ -92,38 +103,47 @@ def compiled(experiment: Experiment, state: State) -> Callable[[State], np.ndarr
 
   It takes K clients at a time; clients without a test fill up the last ones.
   """
-  planner, tested = tuning_planner(experiment), experiment.tests.of_clients.clients
-  size, given = planner.cohort_size, own_tests.inputs(experiment)
-  others = np.setdiff1d(np.arange(len(planner.data.sizes)), tested)
-  order = np.concatenate([tested, others]).astype(np.int32)
+  planner = tuning_planner(experiment)
+  mesh, group_size = experiment.placement.mesh, planner.cohort_size
+  clients_with_tests = experiment.tests.of_clients.clients
+  all_clients = np.arange(len(planner.data.sizes))
+  fillers = np.setdiff1d(all_clients, clients_with_tests)
+  order = np.concatenate([clients_with_tests, fillers]).astype(np.int32)
+  split, tests = own_tests.inputs(experiment)
   # The schedule is for the rounds: at their end its rate may be close to 0.
-  rate = np.float32(experiment.config.optimizer.learning_rate)
-  rate = devices.replicate(rate, experiment.placement.mesh)
+  learning_rate = devices.replicate(
+    np.float32(experiment.config.optimizer.learning_rate), mesh
+  )
 
-  def inputs(index, first):
-    """Positions [K], whether each is tested, and the arguments of the program."""
-    clients = np.sort(order[min(first, len(order) - size) :][:size])
-    position = np.searchsorted(tested, clients).clip(0, len(tested) - 1)
+  def group_from(first, round_index):
+    """The K clients in `order` from `first` on, or the last K."""
+    first = min(first, len(order) - group_size)
+    clients = np.sort(order[first : first + group_size])
+    positions = np.searchsorted(clients_with_tests, clients)
+    positions = positions.clip(0, len(clients_with_tests) - 1)
     plan = DevicePlan(
       cohort=experiment.planner.cohort_of(clients)._replace(client_facts={}),
-      schedule=planner.plan(index, clients).schedule,
+      schedule=planner.plan(round_index, clients).schedule,
     )
-    data = programs.train_split(experiment, plan)
-    chosen = devices.replicate(np.int32(position), experiment.placement.mesh)
-    plan, scalars = programs.round_inputs(experiment, index, plan)
-    scalars.optimizer['learning_rate'] = rate
-    found = plan, scalars, data, *given, chosen
-    return position, tested[position] == clients, found
+    train = programs.train_split(experiment, plan)
+    plan, scalars = programs.round_inputs(experiment, round_index, plan)
+    scalars.optimizer['learning_rate'] = learning_rate
+    device_positions = devices.replicate(np.int32(positions), mesh)
+    return _Group(
+      positions=positions,
+      tested=clients_with_tests[positions] == clients,
+      inputs=(plan, scalars, train, split, tests, device_positions),
+    )
 
-  example = inputs(0, 0)[-1]
-  program = programs.lower(tune_and_test, experiment, state, *example).compile()
+  example = group_from(0, round_index=0)
+  program = programs.lower(tune_and_test, experiment, state, *example.inputs).compile()
 
-  def test(state):
-    found = np.zeros(len(tested), np.int32)
-    for first in range(0, len(tested), size):
-      position, is_tested, given = inputs(int(state.round) - 1, first)
-      correct = jax.device_get(program(state, *given))
-      found[position[is_tested]] = correct[is_tested]
-    return found
+  def tune_and_test_all(state):
+    num_correct = np.zeros(len(clients_with_tests), np.int32)
+    for first in range(0, len(clients_with_tests), group_size):
+      group = group_from(first, round_index=int(state.round) - 1)
+      of_group = jax.device_get(program(state, *group.inputs))
+      num_correct[group.positions[group.tested]] = of_group[group.tested]
+    return num_correct
 
-  return test
+  return tune_and_test_all

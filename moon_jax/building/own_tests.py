@@ -9,10 +9,13 @@ import numpy as np
 from moon_jax.building import programs
 from moon_jax.building.experiment import Experiment
 from moon_jax.core import tree
-from moon_jax.core.types import PyTree, State
+from moon_jax.core.types import PyTree, Server, State
 from moon_jax.data.device import DeviceSplit
 from moon_jax.platform import devices
 from moon_jax.round.evaluation import ClientTests, make_client_tests
+
+# (server, memory of a client) -> variables of the model to test
+ModelOfClient = Callable[[Server, PyTree], PyTree]
 
 BATCH_SIZE = 64  # larger batches would be mostly filler, with a client's few examples
 
@@ -24,19 +27,26 @@ def at_a_time(experiment: Experiment) -> int:
   return experiment.planner.participation.cohort_size
 
 
+def batch_size(experiment: Experiment) -> int:
+  """Examples of a client that are tested together."""
+  return min(BATCH_SIZE, int(experiment.tests.of_clients.sizes.max()))
+
+
 def inputs(experiment: Experiment) -> tuple[DeviceSplit, ClientTests]:
   """The examples, and which of them test which client, on the devices."""
   tests = experiment.tests.of_clients
-  split = (
-    experiment.data.train.examples if tests.of_training else experiment.tests.examples
+  split = experiment.tests.examples
+  if tests.of_training:
+    split = experiment.data.train.examples
+  rows_of_clients = ClientTests(
+    clients=tests.clients, rows=tests.rows, offsets=tests.offsets
   )
-  given = ClientTests(tests.clients, tests.rows, tests.offsets)
-  return split, devices.replicate(given, experiment.placement.mesh)
+  return split, devices.replicate(rows_of_clients, experiment.placement.mesh)
 
 
-def tested_models(experiment: Experiment) -> dict[str, Callable]:
-  """Column of the records -> (server, memory) -> variables of the model to test."""
-  algorithm, found = experiment.algorithm, {}
+def tested_models(experiment: Experiment) -> dict[str, ModelOfClient]:
+  """Column of the records -> the model of a client whose accuracy it has."""
+  algorithm = experiment.algorithm
 
   def evaluated(server, memory):
     models = algorithm.evaluated(server, tree.repeat(memory, 1))
@@ -44,10 +54,9 @@ def tested_models(experiment: Experiment) -> dict[str, Callable]:
 
   if experiment.has_client_models:
     return {'personal_accuracy': evaluated}
-  found['local_accuracy'] = evaluated
   if algorithm.personal:
-    found['personal_accuracy'] = algorithm.personal
-  return found
+    return {'local_accuracy': evaluated, 'personal_accuracy': algorithm.personal}
+  return {'local_accuracy': evaluated}
 
 
 def test(
@@ -55,47 +64,55 @@ def test(
   state: State,
   split: DeviceSplit,
   tests: ClientTests,
-  chosen: jax.Array,
+  positions: jax.Array,
 ) -> dict[str, jax.Array]:
   """The number of its own examples that each client's models get right, when traced.
 
   Args:
     experiment: the experiment.
-    state: the state after a round; with a client store, its `clients` are the chosen.
+    state: the state after a round; with a client store, its `clients` are those that
+      are tested.
     split: the split in which the tests name rows.
     tests: the examples of each client.
-    chosen: [C] int32 positions among the clients with tests.
+    positions: [C] int32 positions among the clients with tests.
 
   Returns:
     Column of the records -> [C] int32.
   """
-  on_device = experiment.placement.client_memory.on_device
-  slots = tests.clients[chosen] if on_device else jnp.arange(len(chosen))
-  size = min(BATCH_SIZE, int(experiment.tests.of_clients.sizes.max()))
+  rows_of_memories = jnp.arange(len(positions))
+  if experiment.placement.client_memory.on_device:
+    rows_of_memories = tests.clients[positions]
 
-  def of(function):
-    def model(source, position):
-      state, slots = source
-      return function(state.server, tree.gather(state.clients, slots[position]))
+  def num_correct(model_of_client):
+    def model(source, index):
+      state, rows_of_memories = source
+      memory = tree.gather(state.clients, rows_of_memories[index])
+      return model_of_client(state.server, memory)
 
-    return make_client_tests(
-      experiment.network.apply, experiment.placement.mesh, model, size
+    test_clients = make_client_tests(
+      experiment.network.apply,
+      experiment.placement.mesh,
+      model=model,
+      batch_size=batch_size(experiment),
     )
+    return test_clients((state, rows_of_memories), split, tests, positions)
 
-  found = tested_models(experiment)
-  given = (state, slots), split, tests, chosen
-  return {name: of(function)(*given) for name, function in found.items()}
+  return {
+    column: num_correct(model_of_client)
+    for column, model_of_client in tested_models(experiment).items()
+  }
 
 
 def compiled(
   experiment: Experiment, state: State
 ) -> Callable[[State, np.ndarray], PyTree]:
-  """Compiles `test`: (state, chosen [C]) -> column -> [C] int32, on the device."""
-  given = inputs(experiment)
-  chosen = devices.replicate(
-    np.zeros(at_a_time(experiment), np.int32), experiment.placement.mesh
-  )
-  program = programs.lower(test, experiment, state, *given, chosen).compile()
-  return lambda state, chosen: program(
-    state, *given, devices.replicate(np.int32(chosen), experiment.placement.mesh)
-  )
+  """Compiles `test`: (state, positions [C]) -> column -> [C] int32, on the device."""
+  split, tests = inputs(experiment)
+  mesh = experiment.placement.mesh
+  example = devices.replicate(np.zeros(at_a_time(experiment), np.int32), mesh)
+  program = programs.lower(test, experiment, state, split, tests, example).compile()
+
+  def test_clients(state, positions):
+    return program(state, split, tests, devices.replicate(np.int32(positions), mesh))
+
+  return test_clients

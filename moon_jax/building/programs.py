@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jax.stages import Lowered
 
 from moon_jax import catalog
-from moon_jax.algorithms.base import Algorithm
+from moon_jax.algorithms.base import Algorithm, SecondTraining
 from moon_jax.building import traced
 from moon_jax.building.experiment import Experiment
 from moon_jax.catalog.blaming import blamed
@@ -25,6 +25,7 @@ from moon_jax.data.device import DeviceSplit, TrainSplit
 from moon_jax.planning.plan import DevicePlan
 from moon_jax.platform import devices
 from moon_jax.round import client_training, communication_round, evaluation, lanes
+from moon_jax.round.second_training import make_second_training
 
 
 class RoundInputs(NamedTuple):
@@ -164,8 +165,8 @@ def run_round(
     ),
   )
   train_again = None
-  if algorithm.second:
-    train_again = cohort_training(experiment, algorithm.second.training)
+  if algorithm.second_training:
+    train_again = second_training(experiment, algorithm.second_training)
   compute_round = communication_round.make_round(
     algorithm, train_cohort, experiment.config.num_clients, train_again
   )
@@ -185,6 +186,13 @@ def cohort_training(
     augment=augmenter(config.augmentation.name, **augmentation_options),
     segment_steps=experiment.planner.training.layout.segment_steps,
   )
+
+
+def second_training(
+  experiment: Experiment, second: SecondTraining
+) -> Callable[[client_training.Work], client_training.Finished]:
+  """Trains a cohort a second time, or fine-tunes its models, as `second` says."""
+  return make_second_training(second, cohort_training(experiment, second.algorithm))
 
 
 def evaluate(

@@ -8,13 +8,12 @@ import numpy as np
 from jax.sharding import Mesh
 
 from moon_jax import catalog
-from moon_jax.algorithms.base import Algorithm
+from moon_jax.algorithms.base import Algorithm, SecondTraining
 from moon_jax.building import streaming
 from moon_jax.catalog.blaming import blamed
 from moon_jax.config import Config, flatten, used_value
 from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag
-from moon_jax.core.keys import Purpose
 from moon_jax.core.types import Dataset
 from moon_jax.data import partition
 from moon_jax.models import Network
@@ -151,7 +150,7 @@ def make_schedule(
     participation=participation,
     data=ClientData(sizes=split.sizes, rows_of=rows_of),
     work=work,
-    second_work=second_work(algorithm, work),
+    second_work=second_work(algorithm.second_training, work),
     min_steps=min_steps,
     averaging=averaging(options, algorithm),
     client_facts=client_facts,
@@ -269,17 +268,16 @@ def local_work(options: ScheduleOptions, sizes: np.ndarray) -> LocalWork:
   )
 
 
-def second_work(algorithm: Algorithm, first: LocalWork) -> LocalWork | None:
-  """How long each client trains a second time; None if the algorithm trains once."""
-  if not algorithm.second:
+def second_work(second: SecondTraining | None, first: LocalWork) -> LocalWork | None:
+  """How long each client trains a second time; None if there is no second training."""
+  if second is None:
     return None
-  epochs = algorithm.second.epochs
   return LocalWork(
-    local_epochs=epochs or first.local_epochs,
-    local_epochs_min=0 if epochs else first.local_epochs_min,
+    local_epochs=second.epochs or first.local_epochs,
+    local_epochs_min=0 if second.epochs else first.local_epochs_min,
     batch_size=first.batch_size,
     drop_last=first.drop_last,
-    purpose=Purpose.SECOND,
+    purpose=second.purpose,
   )
 
 

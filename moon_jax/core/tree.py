@@ -25,44 +25,53 @@ def squared_norm(tree: PyTree) -> jax.Array:
   return sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree))
 
 
-def checked(tree: PyTree, like: PyTree, told: str) -> PyTree:
-  """The tree, if both have the same structure, and leaves of equal shape and dtype.
+def checked(tree: PyTree, template: PyTree, tree_name: str) -> PyTree:
+  """The tree, if it has the structure of the template, and its shapes and dtypes.
+
+  Args:
+    tree: any tree.
+    template: the tree that it must resemble.
+    tree_name: name of the tree in messages.
 
   Raises:
-    UsageError: they do not; the first place where they differ is named after `told`.
+    UsageError: the trees differ; the message has the first leaf that differs.
   """
-  found, wanted = map(_forms, (tree, like))
-  for place in {**wanted, **found}:
-    if found.get(place) != wanted.get(place):
-      one, other = (forms.get(place, 'nothing') for forms in (found, wanted))
-      raise UsageError(f'{told}: {place} must be {other}, not {one}.')
-  one, other = map(jax.tree.structure, (tree, like))
-  if one != other:
-    raise UsageError(f'{told} must have the structure {other}, not {one}.')
+  forms, template_forms = _leaf_forms(tree), _leaf_forms(template)
+  for leaf_name in {**template_forms, **forms}:
+    form = forms.get(leaf_name, 'nothing')
+    required_form = template_forms.get(leaf_name, 'nothing')
+    if form != required_form:
+      raise UsageError(f'{tree_name}: {leaf_name} must be {required_form}, not {form}.')
+  structure = jax.tree.structure(tree)
+  required_structure = jax.tree.structure(template)
+  if structure != required_structure:
+    raise UsageError(
+      f'{tree_name} must have the structure {required_structure}, not {structure}.'
+    )
   return tree
 
 
-def numbers(made: dict[str, jax.Array], told: str) -> dict[str, jax.Array]:
+def float_scalars(numbers: dict[str, jax.Array], name: str) -> dict[str, jax.Array]:
   """The numbers as [] float32; raises UsageError as `checked` does."""
-  made = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), dict(made))
-  return checked(made, dict.fromkeys(made, 0.0), told)
+  numbers = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), dict(numbers))
+  return checked(numbers, dict.fromkeys(numbers, 0.0), name)
 
 
-def _forms(tree: PyTree) -> dict[str, str]:
-  """Place of a leaf -> its form, such as 'float32[3]'."""
-  named = functools.partial(jax.tree_util.keystr, simple=True, separator='.')
-  return {
-    named(path) or 'it': f'{jnp.result_type(leaf)}{list(jnp.shape(leaf))}'
-    for path, leaf in jax.tree.leaves_with_path(tree)
-  }
+def _leaf_forms(tree: PyTree) -> dict[str, str]:
+  """Name of a leaf -> its dtype and shape, such as 'float32[3]'."""
+  forms = {}
+  for path, leaf in jax.tree.leaves_with_path(tree):
+    leaf_name = jax.tree_util.keystr(path, simple=True, separator='.') or 'it'
+    forms[leaf_name] = f'{jnp.result_type(leaf)}{list(jnp.shape(leaf))}'
+  return forms
 
 
-def rows(tree: PyTree) -> list[jax.Array]:
-  """All numbers of a tree, one row for each dtype: fewer operations to compile."""
-  found = {}
+def concatenated(tree: PyTree) -> list[jax.Array]:
+  """All numbers of a tree, one vector for each dtype: fewer operations to compile."""
+  leaves_by_dtype = {}
   for leaf in jax.tree.leaves(tree):
-    found.setdefault(leaf.dtype, []).append(leaf.ravel())
-  return [jnp.concatenate(leaves) for leaves in found.values()]
+    leaves_by_dtype.setdefault(leaf.dtype, []).append(leaf.ravel())
+  return [jnp.concatenate(leaves) for leaves in leaves_by_dtype.values()]
 
 
 def add(a: PyTree, b: PyTree) -> PyTree:
@@ -82,8 +91,9 @@ def weighted_sum(stacked: PyTree, weights: jax.Array) -> PyTree:
   """
   chex.assert_rank(weights, 1)
   chex.assert_tree_shape_prefix(stacked, weights.shape)
-  shown = where(weights != 0, stacked, jax.tree.map(jnp.zeros_like, stacked))
-  return jax.tree.map(functools.partial(_dot, weights), shown)
+  zeros = jax.tree.map(jnp.zeros_like, stacked)
+  weighted = where(weights != 0, stacked, zeros)
+  return jax.tree.map(functools.partial(_dot, weights), weighted)
 
 
 def mix(stacked: PyTree, mixing: jax.Array) -> PyTree:
@@ -117,7 +127,7 @@ def where(condition: jax.Array, a: PyTree, b: PyTree) -> PyTree:
 
 def all_finite(tree: PyTree) -> jax.Array:
   """[] bool, whether no number in the tree is NaN or infinite."""
-  finite = [jnp.all(jnp.isfinite(row)) for row in rows(tree)]
+  finite = [jnp.all(jnp.isfinite(vector)) for vector in concatenated(tree)]
   return functools.reduce(jnp.logical_and, finite, jnp.array(True))
 
 
@@ -135,14 +145,15 @@ def scatter(stacked: PyTree, index: jax.Array, values: PyTree) -> PyTree:
     values: leaves [K, ...].
   """
 
-  def put(leaf, value):
+  def scatter_leaf(leaf, new_rows):
     # JAX counts a negative index from the end, and drops an index past the end. The
-    # indices differ: with equal ones a GPU would sort all of them, to be deterministic.
-    beyond = leaf.shape[0] + jnp.arange(len(index), dtype=index.dtype)
-    unique = jnp.where(index < 0, beyond, index)
-    return leaf.at[unique].set(value, mode='drop', unique_indices=True)
+    # indices past the end differ: with equal ones a GPU would sort all indices, to be
+    # deterministic.
+    past_end = leaf.shape[0] + jnp.arange(len(index), dtype=index.dtype)
+    unique = jnp.where(index < 0, past_end, index)
+    return leaf.at[unique].set(new_rows, mode='drop', unique_indices=True)
 
-  return jax.tree.map(put, stacked, values)
+  return jax.tree.map(scatter_leaf, stacked, values)
 
 
 def repeat(tree: PyTree, count: int) -> PyTree:
@@ -155,8 +166,8 @@ def flatten(stacked: PyTree) -> PyTree:
   return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked)
 
 
-def map_models(function: Callable[[PyTree], PyTree], sent: PyTree) -> PyTree:
-  """What is sent, with the function's result in place of every model in it.
+def map_models(function: Callable[[PyTree], PyTree], message: PyTree) -> PyTree:
+  """The message, with the function's result in place of every model in it.
 
   A model is a dict with 'params', like the variables of a flax network.
   """
@@ -164,10 +175,10 @@ def map_models(function: Callable[[PyTree], PyTree], sent: PyTree) -> PyTree:
   def is_model(node):
     return isinstance(node, dict) and 'params' in node
 
-  def mapped(node):
+  def map_node(node):
     return function(node) if is_model(node) else node
 
-  return jax.tree.map(mapped, sent, is_leaf=is_model)
+  return jax.tree.map(map_node, message, is_leaf=is_model)
 
 
 def num_bytes(tree: PyTree) -> int:

@@ -198,7 +198,7 @@ class Planner:
     participation: who takes part.
     training: plans the local training.
     second_training: plans a second local training of the same clients, see
-      `Algorithm.second`; None without one.
+      `Algorithm.second_training`; None without one.
     averaging: how the clients' models are averaged.
     client_facts: name -> [N, ...], what each client knows about its data, as
       `clients.client_facts` returns it.

@@ -50,7 +50,7 @@ class Progress(NamedTuple):
     local: the algorithm's memory of this local training.
     client_facts: name -> what its `Task` says about its data.
     variables: the weights being trained.
-    optimizer: state of the local optimizer, reset every round.
+    optimizer_state: state of the local optimizer, reset every round.
     sums: name -> [] float32, the loss, its parts and how many examples were classified
       correctly, summed over the examples seen.
     num_seen: [] float32 examples seen; an example counts once an epoch.
@@ -62,9 +62,21 @@ class Progress(NamedTuple):
   local: PyTree
   client_facts: dict[str, jax.Array]
   variables: PyTree
-  optimizer: PyTree
+  optimizer_state: PyTree
   sums: dict[str, jax.Array]
   num_seen: jax.Array
+
+  def task(self, received: PyTree, scalars: Scalars) -> Task:
+    """What the client knows now, with the scalars of the round."""
+    return Task(
+      received=received,
+      memory=self.memory,
+      local=self.local,
+      scalars=scalars.algorithm,
+      optimizer=scalars.optimizer,
+      class_counts=self.client_facts.get('class_counts'),
+      relative_size=self.client_facts.get('relative_size'),
+    )
 
 
 class Finished(NamedTuple):
@@ -88,7 +100,8 @@ class LocalTraining(NamedTuple):
   """Local training of one client as pure functions; `vmap` makes lanes of them.
 
   Attributes:
-    algorithm: the algorithm: it supplies the start, the frozen networks, the loss, ...
+    algorithm: the algorithm, which supplies the start, the frozen networks, the loss
+      and so on.
     network: the network, used in training mode.
     optimizer: scalars of the optimizer -> its two functions.
   """
@@ -102,44 +115,41 @@ class LocalTraining(NamedTuple):
 
     mask [B] and the key of the step matter only if the networks are in training mode.
     """
-    algorithm, network = self.algorithm, self.network
-
-    def outputs(index, variables):
-      if not algorithm.frozen_in_training:
-        return network.apply(variables, images)
-      own_key = jax.random.fold_in(for_purpose(key, Purpose.FROZEN), index)
-      return network.train(variables, images, mask, own_key)[0]
-
-    models = algorithm.frozen(received, memory)
-    return {
-      name: algorithm.represented(outputs(index, variables))
-      for index, (name, variables) in enumerate(models.items())
-    }
+    representations = {}
+    models = self.algorithm.frozen(received, memory)
+    for index, (name, variables) in enumerate(models.items()):
+      if self.algorithm.frozen_in_training:
+        network_key = jax.random.fold_in(for_purpose(key, Purpose.FROZEN), index)
+        outputs, _ = self.network.train(variables, images, mask, network_key)
+      else:
+        outputs = self.network.apply(variables, images)
+      representations[name] = self.algorithm.represented(outputs)
+    return representations
 
   def start(self, client, received, memory, scalars, batch, client_facts) -> Progress:
     """The progress before the first step; only the shape of the batch matters."""
-    local = self.algorithm.begin(received, memory)
-    task = task_of(received, memory, local, scalars, client_facts)
     variables = self.algorithm.download(received, memory)
-    params = variables['params']
     progress = Progress(
       client=client,
       num_steps=jnp.zeros((), jnp.int32),
       memory=memory,
-      local=local,
+      local=self.algorithm.begin(received, memory),
       client_facts=client_facts,
       variables=variables,
-      optimizer=self.optimizer(**scalars.optimizer).init(params),
+      optimizer_state=self.optimizer(**scalars.optimizer).init(variables['params']),
       sums={},
       num_seen=jnp.zeros(()),
     )
 
-    def parts():
+    def parts_of_first_loss():
       key = jax.random.key(0)
       references = self.represent(received, memory, batch.images, batch.mask, key)
-      return self._objective(params, progress, references, task, batch, key)[1][0]
+      objective = self._objective(progress, references, received, scalars, batch, key)
+      _, (parts, _) = objective(variables['params'], progress.local)
+      return parts
 
-    return progress._replace(sums={x: jnp.zeros(()) for x in jax.eval_shape(parts)})
+    part_names = jax.eval_shape(parts_of_first_loss)
+    return progress._replace(sums={name: jnp.zeros(()) for name in part_names})
 
   def step(self, progress, references, received, scalars, batch, key) -> Progress:
     """The progress after one more step.
@@ -147,53 +157,57 @@ class LocalTraining(NamedTuple):
     `references` is what `represent` returns for the batch; `key` is the key of the
     step.
     """
-    task = task_of(
-      received, progress.memory, progress.local, scalars, progress.client_facts
-    )
-    params = progress.variables['params']
-    given = params, progress, references, task, batch, key
-    (loss, (parts, state)), grads = self._gradient(*given)
+    algorithm, params = self.algorithm, progress.variables['params']
+    task = progress.task(received, scalars)
+    objective = self._objective(progress, references, received, scalars, batch, key)
+    differentiate = jax.value_and_grad(objective, has_aux=True)
+
+    (loss, (parts, statistics)), grads = differentiate(params, progress.local)
+    if algorithm.perturb:
+      change = tree.checked(algorithm.perturb(grads, params, task), params, 'perturb')
+      _, grads = differentiate(tree.add(params, change), progress.local)
+    corrected = tree.checked(algorithm.correct(grads, task), grads, 'correct')
+
     optimizer = self.optimizer(**scalars.optimizer)
-    corrected = tree.checked(self.algorithm.correct(grads, task), grads, 'correct')
     # optax's Adam raises a float to an integer power, which strict promotion refuses.
     with jax.numpy_dtype_promotion('standard'):
-      updates, of_optimizer = optimizer.update(corrected, progress.optimizer, params)
-    count = jnp.sum(batch.mask)
+      updates, optimizer_state = optimizer.update(
+        corrected, progress.optimizer_state, params
+      )
+    updated = optax.apply_updates(params, updates)
+    stepped = algorithm.after_update(updated, params, task)
+    stepped = tree.checked(stepped, params, 'after_update')
 
     def loss_with(local):
-      given = progress, references, task._replace(local=local), batch, key
-      return self._objective(params, *given)[0]
+      loss, _ = objective(params, local)
+      return loss
 
-    done = task._replace(loss_with=loss_with)
-    if self.algorithm.move:
-      updates = tree.checked(self.algorithm.move(updates, task), updates, 'move')
-    moved = optax.apply_updates(params, updates)
-    if self.algorithm.bypass:
-      added = tree.checked(self.algorithm.bypass(params, task), params, 'bypass')
-      moved = tree.add(moved, added)
-    local = self.algorithm.after_step(done, loss, grads, key)
+    task = task._replace(loss_with=loss_with)
+    local = algorithm.after_step(task, loss, grads, key)
+    num_examples = jnp.sum(batch.mask)
     return progress._replace(
       num_steps=progress.num_steps + 1,
       local=tree.checked(local, progress.local, 'after_step'),
-      variables={'params': moved} | state,
-      optimizer=of_optimizer,
-      sums={name: progress.sums[name] + count * parts[name] for name in parts},
-      num_seen=progress.num_seen + count,
+      variables={'params': stepped} | statistics,
+      optimizer_state=optimizer_state,
+      sums={
+        name: progress.sums[name] + num_examples * mean for name, mean in parts.items()
+      },
+      num_seen=progress.num_seen + num_examples,
     )
 
   def finish(self, progress, received, scalars, examined=()) -> Finished:
-    """The result after the last step; `examined` is what `Algorithm.examine` found."""
-    task = task_of(
-      received, progress.memory, progress.local, scalars, progress.client_facts
-    )
-    task = task._replace(examined=examined)
+    """What the client leaves behind; `examined` is the total of `Algorithm.examine`."""
+    task = progress.task(received, scalars)._replace(examined=examined)
+    trained = progress.variables
     start = self.algorithm.download(received, progress.memory)
-    params = progress.variables['params']
-    moved = tree.subtract(tree.rows(params), tree.rows(start['params']))
-    drift = jnp.sqrt(tree.squared_norm(moved))
-    upload, memory = sent(self.algorithm, progress.variables, task)
+    change = tree.subtract(
+      tree.concatenated(trained['params']), tree.concatenated(start['params'])
+    )
+    drift = jnp.sqrt(tree.squared_norm(change))
+    upload, memory = checked_upload(self.algorithm, trained, task)
     memory = tree.checked(memory, progress.memory, "upload's memory")
-    reports = tree.numbers(self.algorithm.report(progress.variables, task), 'report')
+    reports = tree.float_scalars(self.algorithm.report(trained, task), 'report')
     metrics = ClientMetrics(
       sums=progress.sums,
       num_seen=progress.num_seen,
@@ -205,51 +219,37 @@ class LocalTraining(NamedTuple):
     )
     return Finished(upload, memory, metrics)
 
-  def _gradient(self, params, progress, *given):
-    """(loss, (parts, changed collections of the variables)), and the gradient."""
-    differentiate = jax.value_and_grad(self._objective, has_aux=True)
-    found, grads = differentiate(params, progress, *given)
-    if self.algorithm.perturb is None:
-      return found, grads
-    _, task, *_ = given
-    added = self.algorithm.perturb(grads, params, task)
-    moved = tree.add(params, tree.checked(added, params, 'perturb'))
-    return found, differentiate(moved, progress, *given)[1]
+  def _objective(self, progress, references, received, scalars, batch, key):
+    """Builds (params, `Task.local`) -> the loss, and what goes with it.
 
-  def _objective(self, params, progress, references, task, batch, key):
-    """[] the loss to minimise, and (its parts, changed collections of variables)."""
-    key = for_purpose(key, Purpose.DROPOUT)
-    trained = progress.variables | {'params': params}
-    outputs, state = self.network.train(trained, batch.images, batch.mask, key)
-    total, parts = self.algorithm.loss(outputs, references, params, task, batch)
-    accuracy = losses.accuracy(outputs.logits, batch.labels, batch.mask)
-    told = {'train_loss': total, 'train_accuracy': accuracy}
-    if taken := told.keys() & parts.keys():
-      raise UsageError(f'{min(taken)!r} cannot be a part of a loss: every run has it.')
-    return total, (told | tree.numbers(parts, 'loss'), state)
+    The function returns the loss to minimise [], and a pair: the named parts of the
+    loss, and the changed statistics, which are the other collections of the variables.
+    """
+    dropout_key = for_purpose(key, Purpose.DROPOUT)
+
+    def objective(params, local):
+      task = progress.task(received, scalars)._replace(local=local)
+      trained = progress.variables | {'params': params}
+      outputs, statistics = self.network.train(
+        trained, batch.images, batch.mask, dropout_key
+      )
+      loss, parts = self.algorithm.loss(outputs, references, params, task, batch)
+      accuracy = losses.accuracy(outputs.logits, batch.labels, batch.mask)
+      of_every_run = {'train_loss': loss, 'train_accuracy': accuracy}
+      if name_clashes := of_every_run.keys() & parts.keys():
+        raise UsageError(
+          f'{min(name_clashes)!r} cannot be a part of a loss: every run has it.'
+        )
+      return loss, (of_every_run | tree.float_scalars(parts, 'loss'), statistics)
+
+    return objective
 
 
-def sent(algorithm: Algorithm, trained: PyTree, task: Task) -> tuple[Upload, PyTree]:
+def checked_upload(
+  algorithm: Algorithm, trained: PyTree, task: Task
+) -> tuple[Upload, PyTree]:
   """What a client sends, and its new memory."""
-  made = algorithm.upload(trained, task)
-  if isinstance(made, tuple) and isinstance(made[0], Upload):
-    return made
+  returned = algorithm.upload(trained, task)
+  if isinstance(returned, tuple) and isinstance(returned[0], Upload):
+    return returned
   raise UsageError("upload must return an Upload and the client's memory.")
-
-
-def task_of(
-  received: PyTree,
-  memory: PyTree,
-  local: PyTree,
-  scalars: Scalars,
-  client_facts: dict[str, jax.Array],
-) -> Task:
-  """What a client knows while it trains, with the scalars of the round."""
-  return Task(
-    received=received,
-    memory=memory,
-    local=local,
-    scalars=scalars.algorithm,
-    optimizer=scalars.optimizer,
-    **client_facts,
-  )

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
-from moon_jax.core.keys import Purpose, seed_for
 from moon_jax.core.types import ClientMetrics, PyTree, Scalars, Server, State, Uploads
 from moon_jax.data.device import TrainSplit
 from moon_jax.planning.plan import DevicePlan
@@ -31,7 +30,8 @@ def make_round(
     algorithm: its pure functions.
     train: trains a cohort; see `lanes.cohort_training`.
     num_clients: N.
-    train_second: trains the cohort by `algorithm.second`, if there is one.
+    train_second: trains the cohort as `algorithm.second_training` says, if there is
+      one; see `second_training.make_second_training`.
   """
 
   def run_round(state, plan, scalars, data):
@@ -90,13 +90,7 @@ def make_round(
 
   def and_second_training(first, work):
     """What the clients leave behind after both trainings."""
-    scalars = work.scalars._replace(
-      optimizer=algorithm.second.optimizer(
-        work.scalars.algorithm, work.scalars.optimizer
-      ),
-      seed=seed_for(work.scalars.seed, Purpose.SECOND),
-    )
-    second = train_second(work._replace(scalars=scalars))
+    second = train_second(work)
     num_seen = jnp.maximum(second.metrics.num_seen, 1.0)
     personal_loss = second.metrics.sums['train_loss'] / num_seen
     metrics = first.metrics._replace(

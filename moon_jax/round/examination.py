@@ -17,7 +17,7 @@ from moon_jax.round.client_training import LocalTraining, Progress, Work
 
 
 def with_empty_sums(algorithm: Algorithm, network: Network) -> Algorithm:
-  """The algorithm, whose `examined` and `init_server` know the shapes of the sums."""
+  """The algorithm; `examined_zeros` and `init_server` know the shapes of the sums."""
   if algorithm.examine is None:
     return algorithm
 
@@ -29,7 +29,7 @@ def with_empty_sums(algorithm: Algorithm, network: Network) -> Algorithm:
   shapes = jax.eval_shape(examine_one_image, network.shapes)
   zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
   init_server = functools.partial(algorithm.init_server, zeros=zeros)
-  return algorithm._replace(examined=zeros, init_server=init_server)
+  return algorithm._replace(examined_zeros=zeros, init_server=init_server)
 
 
 def of_leaving_clients(
@@ -64,6 +64,6 @@ def of_leaving_clients(
       return tree.add(sums, algorithm.examine(outputs, batch))
 
     num_batches = jnp.where(slot < 0, 0, -((first - end) // batch_size))
-    return jax.lax.fori_loop(0, num_batches, add_batch, algorithm.examined)
+    return jax.lax.fori_loop(0, num_batches, add_batch, algorithm.examined_zeros)
 
   return jax.named_scope('examined')(jax.vmap(examine_client))

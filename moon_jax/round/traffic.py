@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
-from moon_jax.core.types import PyTree, Scalars, Server
-from moon_jax.round.client_training import sent, task_of
+from moon_jax.core.types import PyTree, Scalars, Server, Task
+from moon_jax.round.client_training import checked_upload
 
 
 def exchanged(
@@ -19,12 +19,19 @@ def exchanged(
     server = Server(variables, algorithm.init_server(variables))
     computed = algorithm.scalars(scalars.algorithm, server.memory)
     scalars = scalars._replace(algorithm=computed)
-    received, memory = algorithm.broadcast(server), algorithm.init_client(variables)
-    local = algorithm.begin(received, memory)
-    client_facts = _facts_of_a_client(algorithm.needs, num_classes)
-    task = task_of(received, memory, local, scalars, client_facts)
-    task = task._replace(examined=algorithm.examined)
-    upload, _ = sent(algorithm, algorithm.download(received, memory), task)
+    received = algorithm.broadcast(server)
+    memory = algorithm.init_client(variables)
+    task = Task(
+      received=received,
+      memory=memory,
+      local=algorithm.begin(received, memory),
+      scalars=scalars.algorithm,
+      optimizer=scalars.optimizer,
+      examined=algorithm.examined_zeros,
+      **_facts_of_a_client(algorithm.needs, num_classes),
+    )
+    trained = algorithm.download(received, memory)
+    upload, _ = checked_upload(algorithm, trained, task)
     if algorithm.share:
       shared = algorithm.share(memory)
       return shared, shared

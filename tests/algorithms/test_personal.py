@@ -127,7 +127,7 @@ def test_fedbabu_by_hand():
   kept = optimizer.init(params)
   for _ in range(2):
     updates, kept = optimizer.update(tree.subtract(params, params), kept, params)
-    params = tree.add(params, chosen.move(updates, None))
+    params = chosen.after_update(tree.add(params, updates), params, None)
   assert params['head'] == jnp.float32(0.7)
   assert params['body'] == pytest.approx(0.9801)
   # Bodies 1 and 5 of clients with 3 and 1 examples become 2. The head is not sent.
@@ -187,7 +187,8 @@ def test_the_second_training_has_as_many_epochs_as_the_first_or_its_own():
   assert (drawn < all_steps).any()
   for epochs, steps in ((None, drawn), (3, all_steps // 5 * 3)):
     ditto = build('ditto')
-    ditto = ditto._replace(second=ditto.second._replace(epochs=epochs))
+    second_training = ditto.second_training._replace(epochs=epochs)
+    ditto = ditto._replace(second_training=second_training)
     second = planner(ditto, **knobs).second_training
     np.testing.assert_array_equal(second.steps_of_round(0, clients), steps)
 
@@ -200,7 +201,9 @@ def test_both_trainings_know_their_clients_data():
   needs = frozenset({'class_counts'})
   own = base.Algorithm(loss=loss, needs=needs, upload=lambda m, task: (Upload(), m))
   chosen = base.Algorithm(
-    needs=needs, init_client=lambda variables: variables, second=base.Second(own)
+    needs=needs,
+    init_client=lambda variables: variables,
+    second_training=base.SecondTraining(own),
   )
   losses = []
   for factor in (1, 2):
@@ -215,7 +218,7 @@ def test_ditto_by_hand():
   # L = (v - 4)^2 / 2, w = 0 and eta 0.1: v is 0.4 after a step, and after two 0.76,
   # 0.72 and 0.64 for lambda 0, 1 and 3. From v = 1 and w = 2 it is 1.4 and 1.72.
   def after(lam, v, w, steps):
-    second = ditto.ditto(lam=lam).second.training
+    second = ditto.ditto(lam=lam).second_training.algorithm
     task = Task({'params': {'v': w}}, None, (), {'lam': lam}, {})
     for _ in range(steps):
 

@@ -301,7 +301,7 @@ def nova_round(rho, eta_mu, tau_eff='norm'):
     y, velocity = jnp.float32(0), 0.0
     for _ in range(steps):
       velocity = rho * velocity + slope
-      y = y - rate * velocity + nova.bypass({'w': y}, task)['w']
+      y = nova.after_update({'w': y - rate * velocity}, {'w': y}, task)['w']
       task = task._replace(local=nova.after_step(task, None, None, None))
     norms.append(float(task.local.length))
     sent.append(nova.upload(weight(y), task)[0].weighted)

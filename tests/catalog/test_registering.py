@@ -244,7 +244,7 @@ FAILING = {
   ),
   'moon_jax.Algorithm(init_client=lambda v: v[0])': "The algorithm 'mine' failed, line",
   'moon_jax.Algorithm(loss=lambda *given: None)': (
-    "The algorithm 'mine' failed at `total, parts = self.algorithm.loss(outputs, "
+    "The algorithm 'mine' failed at `loss, parts = self.algorithm.loss(outputs, "
   ),
   AGGREGATE: 'aggregate must return a Server, not dict.',
   'moon_jax.Algorithm(loss=lambda o, *more: (0.0, {"train_loss": 0.0}))': (
@@ -267,11 +267,8 @@ FAILING = {
   'moon_jax.Algorithm(correct=lambda g, task: jax.tree.map(jax.numpy.sum, g))': (
     'correct: classifier.bias must be float32[10], not float32[].'
   ),
-  'moon_jax.Algorithm(move=lambda u, task: jax.tree.map(jax.numpy.sum, u))': (
-    'move: classifier.bias must be float32[10], not float32[].'
-  ),
-  'moon_jax.Algorithm(bypass=lambda p, task: jax.tree.map(jax.numpy.sum, p))': (
-    'bypass: classifier.bias must be float32[10], not float32[].'
+  'moon_jax.Algorithm(after_update=lambda u, *more: jax.tree.map(jax.numpy.sum, u))': (
+    'after_update: classifier.bias must be float32[10], not float32[].'
   ),
   'moon_jax.Algorithm(perturb=lambda g, p, task: jax.tree.map(jax.numpy.sum, p))': (
     'perturb: classifier.bias must be float32[10], not float32[].'

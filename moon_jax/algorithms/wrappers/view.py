@@ -8,9 +8,6 @@ from moon_jax.core.types import PyTree, Task
 # (received, memory) -> (received, memory)
 View = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
 
-_OF_A_TASK = ('loss', 'perturb', 'correct', 'move', 'bypass', 'after_step')
-_OF_A_TASK += ('upload', 'report')
-
 
 def seen_through(
   inner: Algorithm, view: View, scalars: Callable = lambda task: task.scalars
@@ -26,22 +23,28 @@ def seen_through(
     scalars: task -> its scalars as `inner` sees them.
   """
 
-  def through(function):
-    return lambda received, memory: function(*view(received, memory))
-
-  def inner_task(task: Task):
+  def inner_task(task: Task) -> Task:
     received, memory = view(task.received, task.memory)
     return task._replace(received=received, memory=memory, scalars=scalars(task))
 
-  def within(function):
-    """The function, called with the task as `inner` sees it; None stays None."""
-
-    def of_inner_task(*given):
-      return function(*(inner_task(x) if isinstance(x, Task) else x for x in given))
-
-    return function and of_inner_task
+  def perturb(grads, params, task):
+    return inner.perturb(grads, params, inner_task(task))
 
   return inner._replace(
-    **{name: through(getattr(inner, name)) for name in ('download', 'begin', 'frozen')},
-    **{name: within(getattr(inner, name)) for name in _OF_A_TASK},
+    download=lambda received, memory: inner.download(*view(received, memory)),
+    begin=lambda received, memory: inner.begin(*view(received, memory)),
+    frozen=lambda received, memory: inner.frozen(*view(received, memory)),
+    loss=lambda outputs, references, params, task, batch: inner.loss(
+      outputs, references, params, inner_task(task), batch
+    ),
+    perturb=perturb if inner.perturb else None,
+    correct=lambda grads, task: inner.correct(grads, inner_task(task)),
+    after_update=lambda updated, params, task: inner.after_update(
+      updated, params, inner_task(task)
+    ),
+    after_step=lambda task, loss, grads, key: inner.after_step(
+      inner_task(task), loss, grads, key
+    ),
+    upload=lambda trained, task: inner.upload(trained, inner_task(task)),
+    report=lambda trained, task: inner.report(trained, inner_task(task)),
   )
