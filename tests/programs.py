@@ -18,7 +18,7 @@ _compiled = {}  # what decides the programs -> the programs
 def compile_once(experiment, state, inputs, *, donate=True):
   """In place of `compile_programs`."""
   knobs = config_lib.flatten(experiment.config)
-  registered_parts = map(catalog.describe, catalog.registered(knobs))
+  registered_parts = map(catalog.describe, catalog.registered_parts(knobs))
   tests = experiment.tests
   arrays = (state, inputs, experiment.data.train, tests.examples, tests.validation)
   shapes = jax.tree.map(

@@ -50,7 +50,7 @@ def write_run(path, accuracies, *flags, seed=0, finished=True, **columns):
   """
   path.mkdir(parents=True)
   request = cli.parse([f'--config.seed={seed}', *flags])
-  parts = catalog.registered(config_lib.flatten(request.config))
+  parts = catalog.registered_parts(config_lib.flatten(request.config))
   description = {
     'command': request.command,
     'config': config_lib.ordered(request.config),

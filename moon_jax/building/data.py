@@ -8,7 +8,14 @@ from jax.sharding import Mesh
 
 from moon_jax import catalog
 from moon_jax.building.streaming import Stream
-from moon_jax.config import Config, ConfigError, changed, complaints, flatten, used
+from moon_jax.config import (
+  Config,
+  ConfigError,
+  changed,
+  complaints,
+  flatten,
+  used_knobs,
+)
 from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import Dataset
@@ -129,7 +136,7 @@ def with_num_clients(config: Config, num_clients: int) -> Config:
   """
   changes = {'num_clients': num_clients}
   config = changed(config, changes)
-  if problems := complaints(used(flatten(config)) | changes):
+  if problems := complaints(used_knobs(flatten(config)) | changes):
     raise ConfigError(problems)
   return config
 

@@ -110,7 +110,7 @@ def lower_programs(
 ) -> Traced:
   """One round and one evaluation, traced but not compiled; see `compile_programs`."""
   tests = experiment.tests
-  with blamed(*catalog.registered(flatten(experiment.config))):
+  with blamed(*catalog.registered_parts(flatten(experiment.config))):
     return Traced(
       run_round=_lower_round(experiment, state, inputs, donate=donate),
       evaluate=lower(evaluate, experiment, state, tests.examples, tests.validation),

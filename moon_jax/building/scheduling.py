@@ -56,7 +56,7 @@ class ScheduleOptions:
 
   def __init__(self, config: Config):
     flat = flatten(config)
-    has_attackers = catalog.used('attack.fraction', flat)
+    has_attackers = catalog.is_used('attack.fraction', flat)
     availability = used_value(config, 'availability.name')
     self.seed = config.seed
     self.num_rounds = config.num_rounds

@@ -10,23 +10,29 @@ Traits that rules and reports ask about:
   moon             it has the knobs of MOON (the name of any group is such a trait)
 """
 
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
 from moon_jax.catalog import metrics
 from moon_jax.catalog.parts import (
   COUNT,
+  Knob,
+  Metric,
   Part,
   Rule,
   above,
   at_least,
   between,
+  check_of,
   counted,
   exactly,
   knob,
   number,
   one_of,
-  rules,
   switch,
   word,
 )
+from moon_jax.core.flags import flag
 
 SERVED = frozenset({'several_clients', 'served', 'weighted'})
 _CONTRASTIVE = SERVED | {'contrastive'}
@@ -38,19 +44,24 @@ _ALONE = frozenset({'several_clients'})
 _MU = number(5.0, 'weight of the contrastive term', at_least(0))
 _TAU = number(0.5, 'temperature of the contrastive term', above(0))
 
-_NEGATIVES, _MODES = one_of('none', 'global', 'init'), one_of('evaluation', 'training')
-_PLACES, _SCOPES = one_of('representation', 'features'), one_of('client', 'server')
-_COMPARED, _FIRST = one_of('steps', 'temperatures'), one_of('plain', 'mu')
-_ENDS, _LENGTHS = one_of('server', 'mean'), one_of('norm', 'steps')
-_SCALES, _TESTED = one_of('code', 'equation'), one_of('last', 'mean_of_two')
+_NEGATIVES = one_of('none', 'global', 'init')
+_OUTPUTS = one_of('representation', 'features')
+_FROZEN_MODES = one_of('evaluation', 'training')
+_SCOPES = one_of('client', 'server')
+_ACCEPTANCES = one_of('steps', 'temperatures')
+_INITIALS = one_of('plain', 'mu')
+_DYN_MODELS = one_of('server', 'mean')
+_EXP_MODELS = one_of('last', 'mean_of_two')
+_TAU_EFFS = one_of('norm', 'steps')
+_DECORR_SCALES = one_of('code', 'equation')
 
 _MOON_KNOBS = {
   'mu': _MU,
   'tau': _TAU,
   'negative': word('none', 'negative of a client without a previous model', _NEGATIVES),
-  'similarity_on': word('representation', 'output that is compared', _PLACES),
+  'similarity_on': word('representation', 'output that is compared', _OUTPUTS),
   'num_previous': counted(1, "number of a client's last models that are negatives"),
-  'frozen_mode': word('evaluation', 'mode of the frozen networks', _MODES),
+  'frozen_mode': word('evaluation', 'mode of the frozen networks', _FROZEN_MODES),
 }
 _SA_MOON_KNOBS = {
   'mu': _MU,
@@ -59,7 +70,7 @@ _SA_MOON_KNOBS = {
   'sigma': number(0.005, 'cooling rate of the temperature', between(0, 1)),
   'scope': word('client', 'owner of the temperature: client or server', _SCOPES),
   'acceptance': word(
-    'steps', 'losses compared: of two steps, or at two temperatures', _COMPARED
+    'steps', 'losses compared: of two steps, or at two temperatures', _ACCEPTANCES
   ),
 }
 _DCO_MOON_KNOBS = {
@@ -67,7 +78,9 @@ _DCO_MOON_KNOBS = {
   'tau': _TAU,
   'theta': number(0.1, 'relative deviation above which a client strays', above(0)),
   'normalise': switch(False, 'whether both weights are divided by mu (above 0)'),
-  'initial': word('plain', 'value of mu_t in the first round: 0 (plain) or mu', _FIRST),
+  'initial': word(
+    'plain', 'value of mu_t in the first round: 0 (plain) or mu', _INITIALS
+  ),
 }
 _PROX_KNOBS = {'mu': number(0.01, 'weight of the proximal term', at_least(0))}
 _SAM_KNOBS = {
@@ -92,7 +105,9 @@ _NTD_KNOBS = {
 }
 _DECORR_KNOBS = {
   'beta': number(0.1, 'weight of the penalty on correlations', at_least(0)),
-  'scale': word('code', 'scale of the penalty: of the code, or of the paper', _SCALES),
+  'scale': word(
+    'code', 'scale of the penalty: of the code, or of the paper', _DECORR_SCALES
+  ),
 }
 _L2_KNOBS = {
   'mu': number(0.1, 'weight of the distance of representations', at_least(0)),
@@ -101,11 +116,13 @@ _L2_KNOBS = {
 _DYN_KNOBS = {
   'alpha': number(0.01, 'weight of the dynamic regularisation', above(0)),
   'by_size': switch(False, 'whether alpha is divided by the relative size of a client'),
-  'evaluate': word('server', "tested model: the server's or the clients' mean", _ENDS),
+  'evaluate': word(
+    'server', "tested model: the server's or the clients' mean", _DYN_MODELS
+  ),
 }
 _NOVA_KNOBS = {
   'mu': number(0.0, 'weight of the pull to the received model', at_least(0)),
-  'tau_eff': word('norm', 'mean effective steps, or mean number of steps', _LENGTHS),
+  'tau_eff': word('norm', 'mean effective steps, or mean number of steps', _TAU_EFFS),
 }
 _LC_KNOBS = {
   'tau': number(1.0, 'weight of the margins of rare classes', at_least(0)),
@@ -122,7 +139,7 @@ _EXP_KNOBS = {
   'eps': number(0.001, "guard of the server's step against a division by 0", above(0)),
   'eps_decay': number(1.0, 'factor of eps after each round', between(0, 1, '(]')),
   'evaluate': word(
-    'last', 'model that is tested: the last, or the mean of two', _TESTED
+    'last', 'model that is tested: the last, or the mean of two', _EXP_MODELS
   ),
 }
 _PER_KNOBS = {
@@ -145,7 +162,7 @@ _KRUM_KNOBS = {
 
 
 # A client's personal model keeps its batch normalisation in any case.
-_averaged = rules(Rule('batch_norm', exactly('averaged'), 'algorithm'))
+_averaged_statistics = check_of([Rule('batch_norm', exactly('averaged'), 'algorithm')])
 # SCAFFOLD, MoFedSAM and FedNova divide by the length of the steps of SGD.
 _SGD = (
   Rule('optimizer.name', exactly('sgd'), 'algorithm'),
@@ -156,62 +173,99 @@ _PROXIMAL = Rule('fednova.mu', above(0), 'fednova.tau_eff', 'steps')
 _DIVISIBLE = Rule('dco_moon.mu', above(0), 'dco_moon.normalise', True)
 
 
-def _cooling(valid):
+def _cools_down(values):
   """The complaint if the lowest temperature is above the first."""
-  start, low = valid['sa_moon.initial_temperature'], valid['sa_moon.min_temperature']
-  if low > start:
+  initial = values['sa_moon.initial_temperature']
+  lowest = values['sa_moon.min_temperature']
+  if lowest > initial:
     yield (
-      f'--config.sa_moon.min_temperature={low} must be at most '
-      f'--config.sa_moon.initial_temperature={start}.'
+      f'{flag("sa_moon.min_temperature", lowest)} must be at most '
+      f'{flag("sa_moon.initial_temperature", initial)}.'
     )
 
 
-def _num_sending(valid):
+def _num_sending(values):
   """Number of clients that send their model in a round."""
-  cohort = max(1, int(valid['num_clients'] * valid['participation'] + 0.5))
-  if valid['stragglers.send'] == 'nothing':
-    cohort -= int(valid['stragglers.fraction'] * cohort + 0.5)
-  return cohort
+  num_sampled = max(1, int(values['num_clients'] * values['participation'] + 0.5))
+  if values['stragglers.send'] == 'nothing':
+    return num_sampled - int(values['stragglers.fraction'] * num_sampled + 0.5)
+  return num_sampled
 
 
-def _trims_nobody(valid):
+def _trims_somebody(values):
   """The complaint if the rule of a run with a trim would be the plain mean."""
-  trim, cohort = valid['trimmed_mean.trim'], _num_sending(valid)
-  if trim and int(trim * cohort + 1e-3) == 0:
-    yield f'--config.trimmed_mean.trim={trim} of {cohort} clients is none: raise one.'
+  trim = values['trimmed_mean.trim']
+  num_sending = _num_sending(values)
+  if trim and int(trim * num_sending + 1e-3) == 0:
+    yield (
+      f'{flag("trimmed_mean.trim", trim)} of {num_sending} clients is none: raise one.'
+    )
 
 
-def _outnumbered(valid):
+def _outnumber_byzantine(values):
   """The complaint unless 2 f + 2 < n, for which Krum is proven, with n in a round."""
-  byzantine, cohort = valid['krum.num_byzantine'], _num_sending(valid)
-  if (selected := valid['krum.num_selected']) > cohort:
+  num_byzantine = values['krum.num_byzantine']
+  num_selected = values['krum.num_selected']
+  num_sending = _num_sending(values)
+  if num_selected > num_sending:
     yield (
-      f'--config.krum.num_selected={selected} must be at most {cohort}, the number of '
-      'clients that send in a round.'
+      f'{flag("krum.num_selected", num_selected)} must be at most {num_sending}, the '
+      'number of clients that send in a round.'
     )
-  if 2 * byzantine + 2 >= cohort:
+  if 2 * num_byzantine + 2 >= num_sending:
     yield (
-      f'--config.krum.num_byzantine={byzantine} must be below (n - 2) / 2, with n = '
-      f'{cohort} clients in a round.'
+      f'{flag("krum.num_byzantine", num_byzantine)} must be below (n - 2) / 2, '
+      f'with n = {num_sending} clients in a round.'
     )
 
 
-def _algorithm(name, title, traits=SERVED, where='', **more):
-  where = where or f'{name}:{name}'
-  return Part('algorithm', name, f'moon_jax.algorithms.{where}', title, traits, **more)
+def _algorithm(
+  name: str,
+  title: str,
+  traits: frozenset[str] = SERVED,
+  code: str = '',
+  *,
+  knobs: Mapping[str, Knob] | None = None,
+  group: str = '',
+  metrics: Mapping[str, Metric] | None = None,
+  check: Callable[[Mapping[str, Any]], Iterable[str]] | None = None,
+) -> Part:
+  """The entry of an algorithm.
+
+  Args:
+    name: value of the knob `algorithm`.
+    title: its name in reports.
+    traits: see the head of this file.
+    code: 'module:function' in moon_jax/algorithms/; '' if both have the name.
+    knobs: see `Part`, as for the others.
+    group: group of the knobs; '': the name.
+    metrics: columns that reports follow.
+    check: complaints about the values of its knobs.
+  """
+  return Part(
+    kind='algorithm',
+    name=name,
+    make=f'moon_jax.algorithms.{code or f"{name}:{name}"}',
+    title=title,
+    traits=traits,
+    knobs=knobs or {},
+    group=group,
+    metrics=metrics or {},
+    check=check,
+  )
 
 
 ALGORITHMS = (
   _algorithm('fedavg', 'FedAvg'),
   _algorithm('fedprox', 'FedProx', knobs=_PROX_KNOBS),
-  _algorithm('scaffold', 'SCAFFOLD', check=rules(*_SGD)),
+  _algorithm('scaffold', 'SCAFFOLD', check=check_of(_SGD)),
   _algorithm('fedsam', 'FedSAM', knobs=_SAM_KNOBS),
   _algorithm(
     'mofedsam',
     'MoFedSAM',
-    where='fedsam:mofedsam',
+    code='fedsam:mofedsam',
     knobs=_SAM_KNOBS | {'beta': _BETA},
-    check=rules(*_SGD),
+    check=check_of(_SGD),
   ),
   _algorithm('moon', 'MOON', _CONTRASTIVE, knobs=_MOON_KNOBS, metrics=metrics.CONTRAST),
   _algorithm(
@@ -220,7 +274,7 @@ ALGORITHMS = (
     _CONTRASTIVE,
     knobs=_SA_MOON_KNOBS,
     metrics=metrics.CONTRAST | metrics.TEMPERATURE,
-    check=_cooling,
+    check=_cools_down,
   ),
   _algorithm(
     'dco_moon',
@@ -228,7 +282,7 @@ ALGORITHMS = (
     _CONTRASTIVE,
     knobs=_DCO_MOON_KNOBS,
     metrics=metrics.CONTRAST | metrics.DEVIATION,
-    check=rules(_DIVISIBLE),
+    check=check_of([_DIVISIBLE]),
   ),
   _algorithm('moon_l2', 'MOON with l2', _CONTRASTIVE, knobs=_L2_KNOBS),
   _algorithm('fedntd', 'FedNTD', _CONTRASTIVE, knobs=_NTD_KNOBS),
@@ -241,7 +295,7 @@ ALGORITHMS = (
     'FedNova',
     knobs=_NOVA_KNOBS,
     metrics=metrics.STEPS,
-    check=rules(*_SGD, _PROXIMAL),
+    check=check_of([*_SGD, _PROXIMAL]),
   ),
   _algorithm('fedexp', 'FedExP', knobs=_EXP_KNOBS, metrics=metrics.PACE),
   _algorithm('fedproc', 'FedProc', knobs=_PROC_KNOBS, metrics=metrics.PROTOTYPES),
@@ -250,9 +304,13 @@ ALGORITHMS = (
   ),
   _algorithm('fedper', 'FedPer', _LAYERED, knobs=_PER_KNOBS),
   _algorithm('fedbabu', 'FedBABU', _LAYERED),
-  _algorithm('fedbn', 'FedBN', _LAYERED, check=_averaged),
+  _algorithm('fedbn', 'FedBN', _LAYERED, check=_averaged_statistics),
   _algorithm(
-    'ditto', 'Ditto', knobs=_DITTO_KNOBS, metrics=metrics.PERSONAL, check=_averaged
+    'ditto',
+    'Ditto',
+    knobs=_DITTO_KNOBS,
+    metrics=metrics.PERSONAL,
+    check=_averaged_statistics,
   ),
   _algorithm('median', 'coordinate-wise median', _ALIKE, 'robust:median'),
   _algorithm(
@@ -261,10 +319,10 @@ ALGORITHMS = (
     _ALIKE,
     'robust:trimmed_mean',
     knobs=_TRIM_KNOBS,
-    check=_trims_nobody,
+    check=_trims_somebody,
   ),
   _algorithm(
-    'krum', 'Krum', _ALIKE, 'robust:krum', knobs=_KRUM_KNOBS, check=_outnumbered
+    'krum', 'Krum', _ALIKE, 'robust:krum', knobs=_KRUM_KNOBS, check=_outnumber_byzantine
   ),
   _algorithm(
     'decentralized_fedavg',

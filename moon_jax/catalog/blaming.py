@@ -1,4 +1,4 @@
-"""Errors of the user's own parts, as one line that names the place."""
+"""Errors in functions of the user's own parts, as one line that names the place."""
 
 import contextlib
 import os
@@ -9,40 +9,59 @@ from typing import Any
 
 from moon_jax.core.errors import RunError, UsageError
 
-_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(__file__)), '')
-_LIBRARIES = tuple(map(sysconfig.get_path, ('stdlib', 'purelib', 'platlib')))
+_PACKAGE_FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), '')
+_LIBRARY_FOLDERS = tuple(map(sysconfig.get_path, ('stdlib', 'purelib', 'platlib')))
 
 
 @contextlib.contextmanager
 def blamed(*parts: Any) -> Iterator[None]:
-  """Turns an error into one line that names the registered ones of the parts, if any.
+  """Turns an error of the block into one line that names the parts that may cause it.
+
+  Args:
+    parts: parts whose functions the block calls, or whose results it uses. Only those
+      that users registered are blamed; without such a part, the error stays as it is.
 
   Raises:
-    UsageError: a function of a registered part failed; the line of its file, or of
-      another one of the user's, is named, or the line here that uses what it returned.
+    UsageError: the block failed. It names the line of the part's file, or of another
+      file of the user's, or the line of this package that uses what the part returned.
   """
   try:
     yield
   except Exception as error:
-    own = [one for one in parts if one.registered]
-    if not own or isinstance(error, RunError):
+    user_parts = [part for part in parts if part.registered]
+    if not user_parts or isinstance(error, RunError):
       raise
-    told = ' or the '.join(f'{one.kind} {one.name!r}' for one in own)
-    origins = [one.registered.get('origin') for one in own]
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [f.lineno for f in frames if os.path.realpath(f.filename) in origins]
-    where = f', line {lines[-1]}' if lines else _place_of(frames)
-    said = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = ' '.join(said[: 2 if said and said[0].endswith(':') else 1])
-    problem = f'The {told} failed{where}: {type(error).__name__}: {reason}'
+    names = ' or the '.join(f'{part.kind} {part.name!r}' for part in user_parts)
+    source_files = [part.registered.get('origin') for part in user_parts]
+    place = _place(traceback.extract_tb(error.__traceback__), source_files)
+    kind = type(error).__name__
+    problem = f'The {names} failed{place}: {kind}: {_reason(error)}'
     raise UsageError(problem) from error
 
 
-def _place_of(frames: Sequence[traceback.FrameSummary]) -> str:
-  """Where, below the libraries, an error arose."""
-  inside = [f for f in frames if f.filename.startswith(_PACKAGE)]
-  own = [f for f in frames if f in inside or not f.filename.startswith(_LIBRARIES)]
-  last = own[-1]
-  if last not in inside:
-    return f' in {os.path.basename(last.filename)}, line {last.lineno}'
-  return '' if last.line.startswith('raise ') else f' at `{last.line}`'
+def _reason(error: Exception) -> str:
+  """The first line of a message; if it ends with a colon, the second one too."""
+  lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+  num_lines = 2 if lines and lines[0].endswith(':') else 1
+  return ' '.join(lines[:num_lines])
+
+
+def _place(
+  frames: Sequence[traceback.FrameSummary], source_files: Sequence[str | None]
+) -> str:
+  """Where an error arose, as the end of 'The model ... failed'.
+
+  Args:
+    frames: the calls that led to the error, the innermost last.
+    source_files: the files of the parts.
+  """
+  for frame in reversed(frames):
+    if os.path.realpath(frame.filename) in source_files:
+      return f', line {frame.lineno}'
+  for frame in reversed(frames):
+    if frame.filename.startswith(_PACKAGE_FOLDER):
+      # A `raise` of this package has a message that says more than its line.
+      return '' if frame.line.startswith('raise ') else f' at `{frame.line}`'
+    if not frame.filename.startswith(_LIBRARY_FOLDERS):
+      return f' in {os.path.basename(frame.filename)}, line {frame.lineno}'
+  return ''

@@ -18,54 +18,72 @@ from moon_jax.catalog.parts import (
 # What a knob needs: pairs (kind of part, trait); the chosen parts must have all.
 _SEVERAL = (('algorithm', 'several_clients'),)
 _SERVED = (('algorithm', 'served'),)
-_WEIGHTED, _PEERS = (('algorithm', 'weighted'),), (('algorithm', 'decentralized'),)
+_WEIGHTED = (('algorithm', 'weighted'),)
+_PEERS = (('algorithm', 'decentralized'),)
 _CONTRASTIVE = (('algorithm', 'contrastive'),)
-_NORMALIZED, _CONVOLUTIONAL = (('model', 'normalized'),), (('model', 'convolutional'),)
-_TFDS, _FILES, _PAIR = (('data', 'tfds'),), (('data', 'files'),), (('data', 'pair'),)
-_FEATURES, _IDS = (('data', 'features'),), (('data', 'ids'),)
-_NAMED, _TREE = (('data', 'named'),), (('data', 'imagefolder'),)
+_NORMALIZED = (('model', 'normalized'),)
+_CONVOLUTIONAL = (('model', 'convolutional'),)
+_TFDS = (('data', 'tfds'),)
+_FILES = (('data', 'files'),)
+_PAIR = (('data', 'pair'),)
+_FEATURES = (('data', 'features'),)
+_IDS = (('data', 'ids'),)
+_NAMED = (('data', 'named'),)
 _PICKLED = (('data', 'pickled'),)
+_IMAGE_FOLDER = (('data', 'imagefolder'),)
 _DEALT = (*_SEVERAL, ('partition', 'dealt'))
 _BETA = (*_SEVERAL, ('partition', 'beta'))
 _DIRICHLET = (*_SEVERAL, ('partition', 'dirichlet'))
 _SHARDS = (*_SEVERAL, ('partition', 'shards'))
 _NOISE = (*_SEVERAL, ('partition', 'noise'))
 _CROPS = (('augmentation', 'crop_flip'),)
-_SGD, _DECAYING = (('optimizer', 'sgd'),), (('schedule', 'decaying'),)
+_SGD = (('optimizer', 'sgd'),)
+_DECAYING = (('schedule', 'decaying'),)
 _SERVER_SGD = (*_SERVED, ('server_optimizer', 'sgd'))
 _CYCLIC = (*_SEVERAL, ('availability', 'cyclic'))
 _TRACE = (*_SEVERAL, ('availability', 'trace'))
-_ATTACKING = (*_SERVED, ('attack', 'attacking'))
-_SCALED, _NOISY, _INNER = (
-  (*_SERVED, ('attack', name)) for name in ('sign_flip', 'gaussian', 'ipm')
-)
-_RING, _RANDOM = (*_PEERS, ('topology', 'ring')), (*_PEERS, ('topology', 'erdos_renyi'))
-# A resumed run may have another value, because it is still the same experiment.
-_FREE = {'may_change': True}
+_ATTACK = (*_SERVED, ('attack', 'attacking'))
+_SIGN_FLIP = (*_SERVED, ('attack', 'sign_flip'))
+_GAUSSIAN = (*_SERVED, ('attack', 'gaussian'))
+_IPM = (*_SERVED, ('attack', 'ipm'))
+_RING = (*_PEERS, ('topology', 'ring'))
+_RANDOM_GRAPH = (*_PEERS, ('topology', 'erdos_renyi'))
 
 _EVEN = Bound('even, at least 2', lambda value: value >= 2 and value % 2 == 0)
-_BELOW_ONE, _UNIT, _POSITIVE = between(0, 1, '[)'), between(0, 1), between(0, 1, '(]')
-_FRACTION = Bound('a fraction of the clients in (0, 1], not a count', _POSITIVE.holds)
-_SIZE = at_least(0)
-_SHARE = Bound('a share of the examples in [0, 1)', _BELOW_ONE.holds)
-_WEIGHTS, _STATISTICS = one_of('samples', 'uniform'), one_of('averaged', 'local')
-_SENT = one_of('nothing', 'partial')
-_NONFINITE, _PADDINGS = one_of('stop', 'skip_client'), one_of('reflect', 'zero')
-_LOGGERS = Bound(
-  'names of tensorboard, wandb and mlflow, each once, with commas between',
-  lambda value: value == '' or _are_once(value.split(',')),
+_NOT_NEGATIVE = at_least(0)
+_BELOW_ONE = between(0, 1, '[)')
+_UNIT = between(0, 1)
+_POSITIVE_UNIT = between(0, 1, '(]')
+_CLIENT_FRACTION = Bound(
+  'a fraction of the clients in (0, 1], not a count', _POSITIVE_UNIT.holds
 )
+_EXAMPLE_SHARE = Bound('a share of the examples in [0, 1)', _BELOW_ONE.holds)
+
+
+def _are_loggers(names):
+  """Whether '' or 'wandb,mlflow' names loggers, each once."""
+  if names == '':
+    return True
+  listed = names.split(',')
+  loggers = {'tensorboard', 'wandb', 'mlflow'}
+  return len(set(listed)) == len(listed) and loggers.issuperset(listed)
+
+
+_LOGGERS = Bound(
+  'names of tensorboard, wandb and mlflow, each once, with commas between', _are_loggers
+)
+_WEIGHTS = one_of('samples', 'uniform')
+_STATISTICS = one_of('averaged', 'local')
+_STRAGGLERS_SEND = one_of('nothing', 'partial')
+_NONFINITE = one_of('stop', 'skip_client')
+_PADDINGS = one_of('reflect', 'zero')
 _DTYPES = one_of('float32', 'bfloat16')
 _PRECISIONS = one_of('default', 'high', 'highest')
-_TIERS = one_of('auto', 'device', 'disk')
-_FORMS = one_of('auto', 'library', 'banded', 'fused', 'direct', 'winograd')
+_CLIENT_STORES = one_of('auto', 'device', 'disk')
+_CONVOLUTIONS = one_of('auto', 'library', 'banded', 'fused', 'direct', 'winograd')
 
 
-def _are_once(names):
-  known = {'tensorboard', 'wandb', 'mlflow'}
-  return len(set(names)) == len(names) and known.issuperset(names)
-
-
+# A knob that may change keeps a resumed run the same experiment.
 KNOBS = {
   'algorithm': word('moon', 'algorithm by which the clients train'),
   'model': word('mlp', 'network'),
@@ -75,18 +93,25 @@ KNOBS = {
   ),
   'num_clients': counted(10, 'number of clients; with natural the data decide', _DEALT),
   'participation': number(
-    1.0, 'fraction of clients in each round (0.25 of 10 is 3)', _FRACTION, _SEVERAL
+    1.0,
+    'fraction of clients in each round (0.25 of 10 is 3)',
+    _CLIENT_FRACTION,
+    _SEVERAL,
   ),
-  'num_rounds': counted(100, 'number of communication rounds', **_FREE),
+  'num_rounds': counted(100, 'number of communication rounds', may_change=True),
   'local_epochs': counted(10, 'passes of a client over its own data in each round'),
   'local_epochs_min': knob(
-    int, 0, 'lowest number of epochs that a client draws; 0: no draw', _SIZE, _SEVERAL
+    int,
+    0,
+    'lowest number of epochs that a client draws; 0: no draw',
+    _NOT_NEGATIVE,
+    _SEVERAL,
   ),
   'fine_tune_epochs': knob(
     int,
     0,
     "epochs of each client's fine-tuning before its own test; 0 is none",
-    _SIZE,
+    _NOT_NEGATIVE,
     _SERVED,
   ),
   'batch_size': counted(64, 'number of examples in a local step'),
@@ -97,11 +122,18 @@ KNOBS = {
   'batch_norm': word(
     'averaged', 'running statistics; local: clients keep them', _STATISTICS, _NORMALIZED
   ),
-  'eval_every_rounds': counted(1, 'number of rounds between tests', **_FREE),
-  'checkpoint_every_rounds': counted(10, 'number of rounds between saves', **_FREE),
-  'on_nonfinite': word('stop', 'reaction to NaN and infinity', _NONFINITE, **_FREE),
+  'eval_every_rounds': counted(1, 'number of rounds between tests', may_change=True),
+  'checkpoint_every_rounds': counted(
+    10, 'number of rounds between saves', may_change=True
+  ),
+  'on_nonfinite': word(
+    'stop', 'reaction to NaN and infinity', _NONFINITE, may_change=True
+  ),
   'logger': word(
-    'tensorboard', "loggers: tensorboard, wandb, mlflow; '' is none", _LOGGERS, **_FREE
+    'tensorboard',
+    "loggers: tensorboard, wandb, mlflow; '' is none",
+    _LOGGERS,
+    may_change=True,
   ),
   'data.source': word('digits', 'source of the images'),
   'data.name': word(
@@ -109,30 +141,48 @@ KNOBS = {
   ),
   # The content of the folder is compared itself.
   'data.dir': word(
-    '', "folder of TFDS; '' is $TFDS_DATA_DIR or the default", (), _TFDS, **_FREE
+    '',
+    "folder of TFDS; '' is $TFDS_DATA_DIR or the default",
+    (),
+    _TFDS,
+    may_change=True,
   ),
   'data.path': word('', 'file or folder of the data', (), _FILES, required=True),
   'data.test_path': word('', 'file of the test examples', (), _PAIR, required=True),
   # The content of the files is compared itself.
   'data.trust_pickles': switch(
-    False, 'whether pickled files may run their code', (), _PICKLED, **_FREE
+    False, 'whether pickled files may run their code', (), _PICKLED, may_change=True
   ),
   'data.client': word('', "feature or column of the user; '' is none", (), _IDS),
   'data.image': word('', "name of the images; '' is pixels, image, ...", (), _FEATURES),
   'data.label': word('', "name of the labels; '' is label, ...", (), _FEATURES),
   'data.test_fraction': number(
-    0.0, 'fraction of each class drawn for the test; 0 draws none', _BELOW_ONE, _TREE
+    0.0,
+    'fraction of each class drawn for the test; 0 draws none',
+    _BELOW_ONE,
+    _IMAGE_FOLDER,
   ),
-  'data.test_seed': knob(int, 0, 'seed of the draw of test images', SEED, _TREE),
+  'data.test_seed': knob(
+    int, 0, 'seed of the draw of test images', SEED, _IMAGE_FOLDER
+  ),
   'data.image_size': knob(
-    int, 0, 'side of resized images in pixels; 0 resizes nothing', _SIZE, _TREE
+    int,
+    0,
+    'side of resized images in pixels; 0 resizes nothing',
+    _NOT_NEGATIVE,
+    _IMAGE_FOLDER,
   ),
-  'data.limit': knob(int, 0, 'upper limit of examples per split; 0 takes all', _SIZE),
+  'data.limit': knob(
+    int, 0, 'upper limit of examples per split; 0 takes all', _NOT_NEGATIVE
+  ),
   'data.validation': number(
     0.0, 'fraction of each class kept to choose the best round', _BELOW_ONE
   ),
   'data.local_test': number(
-    0.0, "fraction of each client's examples kept for its own test", _SHARE, _SEVERAL
+    0.0,
+    "fraction of each client's examples kept for its own test",
+    _EXAMPLE_SHARE,
+    _SEVERAL,
   ),
   'partition.name': word('dirichlet', 'rule that deals out the examples', (), _SEVERAL),
   'partition.beta': number(
@@ -164,10 +214,15 @@ KNOBS = {
   'optimizer.learning_rate': number(0.01, 'learning rate in the first round', above(0)),
   'optimizer.momentum': number(0.9, 'momentum of sgd', _BELOW_ONE, _SGD),
   'optimizer.nesterov': switch(False, "whether sgd's momentum is Nesterov's", (), _SGD),
-  'optimizer.weight_decay': number(1e-5, 'weight decay; decoupled with adamw', _SIZE),
+  'optimizer.weight_decay': number(
+    1e-5, 'weight decay; decoupled with adamw', _NOT_NEGATIVE
+  ),
   'optimizer.schedule': word('constant', 'schedule of the learning rate over rounds'),
   'optimizer.decay': number(
-    0.1, 'factor of the learning rate after decay_every rounds', _POSITIVE, _DECAYING
+    0.1,
+    'factor of the learning rate after decay_every rounds',
+    _POSITIVE_UNIT,
+    _DECAYING,
   ),
   'optimizer.decay_every': counted(50, 'number of rounds for one decay', _DECAYING),
   'server_optimizer.name': word('sgd', "optimizer of the server's step", (), _SERVED),
@@ -190,53 +245,70 @@ KNOBS = {
     0.0, "fraction of a round's clients that miss the deadline", _BELOW_ONE, _SERVED
   ),
   'stragglers.send': word(
-    'nothing', 'what stragglers send; partial: unfinished models', _SENT, _SERVED
+    'nothing',
+    'what stragglers send; partial: unfinished models',
+    _STRAGGLERS_SEND,
+    _SERVED,
   ),
   'attack.name': word('none', 'attack of some of the clients', (), _SERVED),
   'attack.fraction': number(
-    0.1, 'fraction of all clients that attack', _BELOW_ONE, _ATTACKING
+    0.1, 'fraction of all clients that attack', _BELOW_ONE, _ATTACK
   ),
-  'attack.scale': number(1.0, 'factor of the reversed update', above(0), _SCALED),
-  'attack.sigma': number(1.0, 'standard deviation of the noise sent', above(0), _NOISY),
-  'attack.epsilon': number(0.5, 'factor of the reversed mean update', above(0), _INNER),
+  'attack.scale': number(1.0, 'factor of the reversed update', above(0), _SIGN_FLIP),
+  'attack.sigma': number(
+    1.0, 'standard deviation of the noise sent', above(0), _GAUSSIAN
+  ),
+  'attack.epsilon': number(0.5, 'factor of the reversed mean update', above(0), _IPM),
   'topology.name': word('ring', 'graph of neighbours', (), _PEERS),
   'topology.degree': knob(int, 2, 'number of neighbours of each client', _EVEN, _RING),
-  'topology.edge_probability': number(0.5, 'probability of a link', _POSITIVE, _RANDOM),
+  'topology.edge_probability': number(
+    0.5, 'probability of a link', _POSITIVE_UNIT, _RANDOM_GRAPH
+  ),
 }
 
 EXECUTION = {
   'execution.devices': knob(
-    int, 'auto', 'number of devices of each process', COUNT, auto=True, **_FREE
+    int, 'auto', 'number of devices of each process', COUNT, auto=True, may_change=True
   ),
   'execution.lanes': knob(
-    int, 'auto', 'number of clients trained side by side', COUNT, auto=True, **_FREE
+    int,
+    'auto',
+    'number of clients trained side by side',
+    COUNT,
+    auto=True,
+    may_change=True,
   ),
   'execution.convolution': word(
     'auto',
     'form of the convolutions; all agree up to rounding',
-    _FORMS,
+    _CONVOLUTIONS,
     _CONVOLUTIONAL,
-    **_FREE,
+    may_change=True,
   ),
   'execution.cache_mib': knob(
-    int, 2048, 'MiB for frozen representations; 0 is none', _SIZE, _CONTRASTIVE, **_FREE
+    int,
+    2048,
+    'MiB for frozen representations; 0 is none',
+    _NOT_NEGATIVE,
+    _CONTRASTIVE,
+    may_change=True,
   ),
   'execution.client_store': word(
     'auto',
     "place of clients' memories between rounds; auto is the device up to "
     '256 MiB in all, or if a round has a quarter of all clients',
-    _TIERS,
-    **_FREE,
+    _CLIENT_STORES,
+    may_change=True,
   ),
   'execution.dtype': word('float32', 'number type in which networks compute', _DTYPES),
   'execution.matmul_precision': word('default', 'precision of matmuls', _PRECISIONS),
   'execution.deterministic': switch(
-    False, 'whether a GPU gives the same bits in every run (slower)', **_FREE
+    False, 'whether a GPU gives the same bits in every run (slower)', may_change=True
   ),
   'execution.compile_cache': word(
-    'auto', "private folder of programs; auto: the user's; off: none", **_FREE
+    'auto', "private folder of programs; auto: the user's; off: none", may_change=True
   ),
   'execution.profile': switch(
-    False, 'whether a profile of the second round is recorded', **_FREE
+    False, 'whether a profile of the second round is recorded', may_change=True
   ),
 }

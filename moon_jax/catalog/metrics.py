@@ -3,34 +3,41 @@
 from moon_jax.catalog.parts import Metric
 
 
-def _share(weight):
-  """The weighted contrastive term as a fraction of the training loss, in per cent."""
+def _contrastive_share(weight_of):
+  """The weighted contrastive term as a fraction of the training loss, in per cent.
 
-  def value(knobs, record):
-    whole, term = record.get('train_loss'), record.get('contrastive_loss')
-    scale = weight(knobs, record)
-    if None in (whole, term, scale) or whole <= 0:
+  Args:
+    weight_of: (the part's knobs, record of a round) -> weight of the contrastive term,
+      or None if the record does not tell it.
+  """
+
+  def share(knobs, record):
+    loss = record.get('train_loss')
+    contrastive_loss = record.get('contrastive_loss')
+    weight = weight_of(knobs, record)
+    if None in (loss, contrastive_loss, weight) or loss <= 0:
       return None
-    return 100 * scale * term / whole
+    return 100 * weight * contrastive_loss / loss
 
-  title = 'Contrastive share of the training loss'
-  return Metric(title, 'share, %', value=value)
+  return Metric('Contrastive share of the training loss', 'share, %', value=share)
 
 
 def _dco_weight(knobs, record):
+  """The weight of DCO-MOON's contrastive term, mu + mu_t, which mu may divide."""
   if record.get('mu_t') is None:
     return None
-  return (knobs['mu'] + record['mu_t']) / (knobs['mu'] if knobs['normalise'] else 1.0)
+  weight = knobs['mu'] + record['mu_t']
+  return weight / knobs['mu'] if knobs['normalise'] else weight
 
 
 CONTRAST = {
-  'contrastive_share': _share(lambda knobs, record: knobs['mu']),
+  'contrastive_share': _contrastive_share(lambda knobs, record: knobs['mu']),
   'positive_cosine': Metric('Cosine to the received model', 'cosine'),
   'negative_cosine': Metric("Cosine to the client's last model", 'cosine'),
 }
 TEMPERATURE = {'temperature_mean': Metric('Temperature tau', 'tau, mean of clients')}
 DEVIATION = {
-  'contrastive_share': _share(_dco_weight),
+  'contrastive_share': _contrastive_share(_dco_weight),
   'deviation_mean': Metric(
     'Relative deviation ||w - w_received|| / ||w_received||', 'ratio, mean of clients'
   ),
@@ -45,7 +52,13 @@ PROTOTYPES = {
   ),
 }
 PACE = {'eta_g': Metric("Server's step of the round before", 'multiple of the mean')}
-_DISTANCE = Metric('Consensus distance ||w_i - mean w||', 'norm, mean of clients')
-CONSENSUS = {'consensus_distance': _DISTANCE}
-_PULLED = Metric('Training loss of personal models', 'nats, with the pull')
-PERSONAL = {'personal_loss_mean': _PULLED}
+CONSENSUS = {
+  'consensus_distance': Metric(
+    'Consensus distance ||w_i - mean w||', 'norm, mean of clients'
+  )
+}
+PERSONAL = {
+  'personal_loss_mean': Metric(
+    'Training loss of personal models', 'nats, with the pull'
+  )
+}

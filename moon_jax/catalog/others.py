@@ -18,32 +18,39 @@ Traits that rules and reports ask about:
   decaying       schedule that takes `optimizer.decay` and `.decay_every`
 """
 
-import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from moon_jax.catalog.parts import (
   COUNT,
   Bound,
+  Knob,
   Part,
   Rule,
   between,
+  check_of,
   counted,
   exactly,
   knob,
   number,
   one_of,
-  rules,
   word,
 )
+from moon_jax.core.flags import flag
 
-_NORMALIZED, _PAIR = ('convolutional', 'normalized'), ('files', 'pair', 'features')
-_BETA = 'dealt', 'beta'
 # Modules with the code of the parts.
-_RULES, _LOCAL, _RATE = 'data.partition', 'round.optimizers', 'building.learning_rate'
-_SERVER = 'algorithms.wrappers.server_optimizer'
-_GRAPHS = 'algorithms.wrappers.topology'
-_AVAILABILITY = 'planning.availability'
-_HEADS = Bound('a divisor of 256', lambda value: value > 0 and 256 % value == 0)
+_PARTITIONS = 'data.partition'
+_AUGMENTATIONS = 'data.augment'
+_OPTIMIZERS = 'round.optimizers'
+_SCHEDULES = 'building.learning_rate'
+_SERVER_OPTIMIZERS = 'algorithms.wrappers.server_optimizer'
+_TOPOLOGIES = 'algorithms.wrappers.topology'
+_AVAILABILITIES = 'planning.availability'
+_ATTACKS = 'algorithms.wrappers.attack'
 
+# --- knobs ----------------------------------------------------------------------------
+
+_HEADS = Bound('a divisor of 256', lambda value: value > 0 and 256 % value == 0)
 _MLP_KNOBS = {
   'width': counted(128, 'number of units of each hidden layer'),
   'representation': counted(64, 'number of units of the representation'),
@@ -69,114 +76,165 @@ _RESNET_KNOBS = _CNN_KNOBS | {
 }
 
 
-def _headless(group, knobs):
-  """The rule that a model without a head takes no widths of a head."""
+# --- checks ---------------------------------------------------------------------------
+
+
+def _headless_rules(group: str, knobs: Mapping[str, Knob]) -> list[Rule]:
+  """The rules that a model without a head takes no widths of a head."""
   return [
     Rule(f'{group}.{name}', exactly(knobs[name].default), f'{group}.head', 'none')
     for name in ('head_width', 'representation')
   ]
 
 
-_cnn = rules(*_headless('moon_cnn', _CNN_KNOBS))
 # Group normalisation has no running statistics to keep.
-_GROUPED = Rule('batch_norm', exactly('averaged'), 'resnet.norm', 'group')
-_resnet = rules(*_headless('resnet', _RESNET_KNOBS), _GROUPED)
+_GROUP_NORM_RULE = Rule('batch_norm', exactly('averaged'), 'resnet.norm', 'group')
+_check_moon_cnn = check_of(_headless_rules('moon_cnn', _CNN_KNOBS))
+_check_resnet = check_of([*_headless_rules('resnet', _RESNET_KNOBS), _GROUP_NORM_RULE])
+
+# Attackers replace the model that they send.
+_SENDING_MODELS = Bound(
+  'another than fednova and fedexp', lambda name: name not in ('fednova', 'fedexp')
+)
+_check_attack = check_of([Rule('algorithm', _SENDING_MODELS, 'attack.name')])
 
 
-def _crowded(valid):
+def _check_ring(values: Mapping[str, Any]) -> Iterator[str]:
   """The complaint if a client of a ring has as many neighbours as there are clients."""
-  degree, num_clients = valid['topology.degree'], valid['num_clients']
+  degree, num_clients = values['topology.degree'], values['num_clients']
   if degree >= num_clients:
     yield (
-      f'--config.topology.degree={degree} must be below '
-      f'--config.num_clients={num_clients}.'
+      f'{flag("topology.degree", degree)} must be below '
+      f'{flag("num_clients", num_clients)}.'
     )
 
 
-def _part(kind, name, where, *traits, **more):
-  return Part(kind, name, f'moon_jax.{where}', traits=frozenset(traits), **more)
+# --- entries --------------------------------------------------------------------------
 
 
-def _plain(kind, module, *names):
+def _part(
+  kind: str,
+  name: str,
+  code: str,
+  traits: Iterable[str] = (),
+  *,
+  knobs: Mapping[str, Knob] | None = None,
+  group: str = '',
+  check: Callable[[Mapping[str, Any]], Iterable[str]] | None = None,
+) -> Part:
+  """The entry of a part whose code is 'module:function' in moon_jax."""
+  return Part(
+    kind=kind,
+    name=name,
+    make=f'moon_jax.{code}',
+    traits=frozenset(traits),
+    knobs=knobs or {},
+    group=group,
+    check=check,
+  )
+
+
+def _plain_parts(kind: str, module: str, names: Iterable[str]) -> list[Part]:
   """Parts without knobs and traits, each made by the function with its name."""
-  return (_part(kind, name, f'{module}:{name}') for name in names)
+  return [_part(kind, name, f'{module}:{name}') for name in names]
 
 
-def _data(name, *traits, folder='data'):
-  return _part('data', name, f'{folder}.{name}:load_{name}', *traits)
+def _data(name: str, traits: Iterable[str] = ()) -> Part:
+  """A data source whose module has its name."""
+  return _part('data', name, f'data.{name}:load_{name}', traits)
 
 
-_federated = functools.partial(_data, folder='data.federated')
+def _federated_data(name: str, traits: Iterable[str]) -> Part:
+  return _part('data', name, f'data.federated.{name}:load_{name}', traits)
 
 
-def _moon_cnn(name):
-  more = {'knobs': _CNN_KNOBS, 'group': 'moon_cnn', 'check': _cnn}
-  return _part('model', name, 'models.cnn:MoonCnn', 'convolutional', **more)
+def _moon_cnn(name: str) -> Part:
+  return _part(
+    'model',
+    name,
+    'models.cnn:MoonCnn',
+    {'convolutional'},
+    knobs=_CNN_KNOBS,
+    group='moon_cnn',
+    check=_check_moon_cnn,
+  )
 
 
-def _resnet_of(depth):
-  more = {'knobs': _RESNET_KNOBS, 'group': 'resnet', 'check': _resnet}
-  name = f'resnet{depth}'
-  return _part('model', name, f'models.resnet:{name}', *_NORMALIZED, **more)
+def _resnet(depth: int) -> Part:
+  return _part(
+    'model',
+    f'resnet{depth}',
+    f'models.resnet:resnet{depth}',
+    {'convolutional', 'normalized'},
+    knobs=_RESNET_KNOBS,
+    group='resnet',
+    check=_check_resnet,
+  )
 
 
-# Attackers replace the model that they send.
-_SENDING = Bound(
-  'another than fednova and fedexp', lambda name: name not in ('fednova', 'fedexp')
-)
-_of_models = rules(Rule('algorithm', _SENDING, 'attack.name'))
-
-
-def _attack(name, *more):
-  where, traits = f'algorithms.wrappers.attack:{name}', ('attacking', 'sending', *more)
-  return _part('attack', name, where, *traits, check=_of_models)
+def _attack(name: str, *, colludes: bool = False) -> Part:
+  """An attack whose clients send another model than they trained."""
+  traits = {'attacking', 'sending'} | ({'colluding'} if colludes else set())
+  return _part('attack', name, f'{_ATTACKS}:{name}', traits, check=_check_attack)
 
 
 OTHERS = (
   _part('model', 'mlp', 'models.mlp:Mlp', knobs=_MLP_KNOBS),
   _moon_cnn('moon_cnn'),
   _moon_cnn('tutorial_cnn'),  # explained in cnn.py
-  _part('model', 'dco_cnn', 'models.cnn:DcoCnn', 'convolutional'),
+  _part('model', 'dco_cnn', 'models.cnn:DcoCnn', {'convolutional'}),
   _part(
     'model',
     'cnn_transformer',
     'models.cnn_transformer:CnnTransformer',
-    *_NORMALIZED,
+    {'convolutional', 'normalized'},
     knobs=_TRANSFORMER_KNOBS,
   ),
-  _resnet_of(18),
-  _resnet_of(50),
-  _part('model', 'mobilenet_v2', 'models.mobilenet:MobileNetV2', *_NORMALIZED),
+  _resnet(18),
+  _resnet(50),
+  _part(
+    'model',
+    'mobilenet_v2',
+    'models.mobilenet:MobileNetV2',
+    {'convolutional', 'normalized'},
+  ),
   _data('digits'),
-  _data('tfds', 'ids', 'named'),
-  _data('npz', 'files'),
-  _data('imagefolder', 'files'),
-  _data('torchvision', 'files', 'named', 'pickled'),
-  _federated('folder', 'files'),
-  _federated('records', 'files'),
-  _federated('hdf5', *_PAIR),
-  _federated('sqlite', *_PAIR),
-  _federated('huggingface', 'files', 'ids', 'features'),
-  _federated('leaf', 'files'),
-  _federated('pfllib', 'files', 'pickled'),
-  _part('partition', 'iid', f'{_RULES}.quantity_skew:iid', 'dealt'),
-  _part('partition', 'dirichlet', f'{_RULES}.label_skew:dirichlet', *_BETA),
-  _part('partition', 'shards', f'{_RULES}.label_skew:shards', 'dealt'),
-  _part('partition', 'quantity', f'{_RULES}.quantity_skew:quantity', *_BETA),
-  _part('partition', 'noise', f'{_RULES}.feature_skew:noise', 'dealt'),
-  _part('partition', 'natural', f'{_RULES}.natural:natural'),
-  *_plain('augmentation', 'data.augment', 'none', 'flip', 'crop_flip'),
-  *_plain('optimizer', _LOCAL, 'sgd', 'adam', 'adamw'),
-  *_plain('schedule', _RATE, 'constant', 'cosine'),
-  _part('schedule', 'exponential', f'{_RATE}:exponential', 'decaying'),
-  _part('schedule', 'step', f'{_RATE}:step', 'decaying'),
-  *_plain('server_optimizer', _SERVER, 'sgd', 'adam', 'yogi'),
-  _part('topology', 'ring', f'{_GRAPHS}:ring', check=_crowded),
-  *_plain('topology', _GRAPHS, 'grid', 'complete', 'erdos_renyi'),
-  *_plain('availability', _AVAILABILITY, 'uniform', 'cyclic', 'by_data', 'trace'),
+  _data('tfds', {'ids', 'named'}),
+  _data('npz', {'files'}),
+  _data('imagefolder', {'files'}),
+  _data('torchvision', {'files', 'named', 'pickled'}),
+  _federated_data('folder', {'files'}),
+  _federated_data('records', {'files'}),
+  _federated_data('hdf5', {'files', 'pair', 'features'}),
+  _federated_data('sqlite', {'files', 'pair', 'features'}),
+  _federated_data('huggingface', {'files', 'ids', 'features'}),
+  _federated_data('leaf', {'files'}),
+  _federated_data('pfllib', {'files', 'pickled'}),
+  _part('partition', 'iid', f'{_PARTITIONS}.quantity_skew:iid', {'dealt'}),
+  _part(
+    'partition', 'dirichlet', f'{_PARTITIONS}.label_skew:dirichlet', {'dealt', 'beta'}
+  ),
+  _part('partition', 'shards', f'{_PARTITIONS}.label_skew:shards', {'dealt'}),
+  _part(
+    'partition', 'quantity', f'{_PARTITIONS}.quantity_skew:quantity', {'dealt', 'beta'}
+  ),
+  _part('partition', 'noise', f'{_PARTITIONS}.feature_skew:noise', {'dealt'}),
+  _part('partition', 'natural', f'{_PARTITIONS}.natural:natural'),
+  *_plain_parts('augmentation', _AUGMENTATIONS, ('none', 'flip', 'crop_flip')),
+  *_plain_parts('optimizer', _OPTIMIZERS, ('sgd', 'adam', 'adamw')),
+  *_plain_parts('schedule', _SCHEDULES, ('constant', 'cosine')),
+  _part('schedule', 'exponential', f'{_SCHEDULES}:exponential', {'decaying'}),
+  _part('schedule', 'step', f'{_SCHEDULES}:step', {'decaying'}),
+  *_plain_parts('server_optimizer', _SERVER_OPTIMIZERS, ('sgd', 'adam', 'yogi')),
+  _part('topology', 'ring', f'{_TOPOLOGIES}:ring', check=_check_ring),
+  *_plain_parts('topology', _TOPOLOGIES, ('grid', 'complete', 'erdos_renyi')),
+  *_plain_parts(
+    'availability', _AVAILABILITIES, ('uniform', 'cyclic', 'by_data', 'trace')
+  ),
   Part('attack', 'none', None),
   Part('attack', 'label_flip', None, traits=frozenset({'attacking'})),
-  *map(_attack, ('sign_flip', 'gaussian')),
-  _attack('alie', 'colluding'),
-  _attack('ipm', 'colluding'),
+  _attack('sign_flip'),
+  _attack('gaussian'),
+  _attack('alie', colludes=True),
+  _attack('ipm', colludes=True),
 )

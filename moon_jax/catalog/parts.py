@@ -7,18 +7,19 @@ from typing import Any, NamedTuple
 
 from moon_jax.catalog.blaming import blamed
 from moon_jax.core.errors import UsageError
+from moon_jax.core.flags import flag
 
 
 class Bound(NamedTuple):
   """What a knob's value must satisfy.
 
   Attributes:
-    wanted: end of the sentence 'must be ...'.
+    requirement: end of the sentence 'must be ...'.
     holds: value -> whether the value satisfies the bound.
     words: the allowed values, if they are words.
   """
 
-  wanted: str
+  requirement: str
   holds: Callable[[Any], bool]
   words: tuple[str, ...] = ()
 
@@ -40,21 +41,18 @@ def between(low: float, high: float, ends: str = '[]') -> Bound:
   [False, True, True]
   """
 
-  def holds(value):
-    from_low = value >= low if ends[0] == '[' else value > low
-    return from_low and (value <= high if ends[1] == ']' else value < high)
+  def is_inside(value):
+    above_low = value >= low if ends[0] == '[' else value > low
+    below_high = value <= high if ends[1] == ']' else value < high
+    return above_low and below_high
 
-  return Bound(f'in {ends[0]}{low}, {high}{ends[1]}', holds)
-
-
-def _typed(value: Any) -> str:
-  """A value as users type it: booleans in lower case."""
-  return str(value).lower() if isinstance(value, bool) else str(value)
+  return Bound(f'in {ends[0]}{low}, {high}{ends[1]}', is_inside)
 
 
-def exactly(value: Any) -> Bound:
+def exactly(allowed: Any) -> Bound:
   """This value and no other."""
-  return Bound(_typed(value), lambda given: given == value)
+  as_typed = str(allowed).lower() if isinstance(allowed, bool) else str(allowed)
+  return Bound(as_typed, lambda value: value == allowed)
 
 
 def one_of(*words: str) -> Bound:
@@ -100,9 +98,15 @@ switch = functools.partial(knob, bool)
 word = functools.partial(knob, str)
 
 
-def counted(default: int, meaning: str, needs=(), **more: Any) -> Knob:
+def counted(
+  default: int,
+  meaning: str,
+  needs: tuple[tuple[str, str], ...] = (),
+  *,
+  may_change: bool = False,
+) -> Knob:
   """Declares a knob that is a whole number of 1 or more."""
-  return knob(int, default, meaning, COUNT, needs, **more)
+  return knob(int, default, meaning, COUNT, needs, may_change=may_change)
 
 
 class Rule(NamedTuple):
@@ -121,14 +125,18 @@ class Rule(NamedTuple):
   value: Any = None
 
 
-def rules(*rules: Rule) -> Callable[[Mapping[str, Any]], Iterator[str]]:
+def check_of(rules: Iterable[Rule]) -> Callable[[Mapping[str, Any]], Iterator[str]]:
   """The `check` of a Part that complains of every broken rule."""
 
-  def check(valid):
-    for name, bound, other, value in rules:
-      if value in (None, valid[other]) and not bound.holds(valid[name]):
-        flag, why = (f'--config.{one}={_typed(valid[one])}' for one in (name, other))
-        yield f'{flag} must be {bound.wanted} with {why}.'
+  def check(values):
+    for rule in rules:
+      other_value = values[rule.other]
+      applies = rule.value is None or rule.value == other_value
+      if applies and not rule.bound.holds(values[rule.knob]):
+        yield (
+          f'{flag(rule.knob, values[rule.knob])} must be {rule.bound.requirement} '
+          f'with {flag(rule.other, other_value)}.'
+        )
 
   return check
 
@@ -188,22 +196,22 @@ class Part(NamedTuple):
     """The function that builds the part."""
     return pkgutil.resolve_name(self.make) if isinstance(self.make, str) else self.make
 
-  def build(self, returns: type | tuple[type, ...], *given: Any, **more: Any) -> Any:
-    """Calls the function; its result has one of these types.
+  def build(self, returns: type | tuple[type, ...], *args: Any, **options: Any) -> Any:
+    """Calls the function with these arguments; its result has one of these types.
 
     Raises:
       UsageError: the function of a registered part fails, or returns another type.
     """
     with blamed(self):
-      made = self.function(*given, **more)
-    if not isinstance(made, returns):
-      wanted = returns if isinstance(returns, tuple) else (returns,)
-      told = ' or '.join(one.__name__ for one in wanted)
-      given = type(made).__name__
+      built = self.function(*args, **options)
+    if not isinstance(built, returns):
+      types = returns if isinstance(returns, tuple) else (returns,)
+      type_names = ' or '.join(type_.__name__ for type_ in types)
       raise UsageError(
-        f'The {self.kind} {self.name!r} must return {told}, not {given}.'
+        f'The {self.kind} {self.name!r} must return {type_names}, '
+        f'not {type(built).__name__}.'
       )
-    return made
+    return built
 
 
 # Kind of part -> the knob that selects one.

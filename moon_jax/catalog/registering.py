@@ -14,7 +14,8 @@ from moon_jax.catalog.parts import Knob, Metric
 from moon_jax.catalog.registry import register
 
 Knobs = Mapping[str, Knob] | None
-_CALLBACKS: dict[Any, Any] = {}  # of the config file that was loaded last
+# Those of the config file that was loaded last: name, or id if it has none -> callback.
+_callbacks: dict[str | int, Any] = {}
 
 
 def register_algorithm(
@@ -40,8 +41,16 @@ def register_algorithm(
     metrics: column of metrics.jsonl -> moon_jax.Metric, which reports follow.
     check: (valid values, dotted name -> value) -> complaints, one line each.
   """
-  more = {'metrics': metrics or {}, 'check': check}
-  register('algorithm', name, make, title=title, knobs=knobs, traits=traits, **more)
+  register(
+    'algorithm',
+    name,
+    make,
+    title=title,
+    knobs=knobs,
+    traits=traits,
+    metrics=metrics,
+    check=check,
+  )
 
 
 def register_model(
@@ -139,16 +148,17 @@ def register_callback(callback: Any) -> None:
     callback: a subclass of `moon_jax.Callback`, of which each run makes an instance, or
       a function of a round, as in `moon_jax.run`.
   """
-  name = getattr(callback, '__qualname__', '<')
+  name = getattr(callback, '__qualname__', '<instance>')
   # A name that is defined again replaces itself; '<lambda>' may name several.
-  _CALLBACKS[id(callback) if '<' in name else name] = callback
+  is_shared = '<' in name
+  _callbacks[id(callback) if is_shared else name] = callback
 
 
 def callbacks() -> list[Any]:
   """The callbacks of the config file that was loaded last."""
-  return [*_CALLBACKS.values()]
+  return [*_callbacks.values()]
 
 
 def forget_callbacks() -> None:
   """Forgets the callbacks, before another config file is loaded."""
-  _CALLBACKS.clear()
+  _callbacks.clear()

@@ -18,14 +18,15 @@ from moon_jax.core.errors import UsageError
 
 _parts = {(part.kind, part.name): part for part in (*ALGORITHMS, *OTHERS)}
 
-_KINDS = {kind.__name__: kind for kind in (float, int, bool, str)}
+_KNOB_TYPES = {type_.__name__: type_ for type_ in (float, int, bool, str)}
+# Kind of part -> the traits that users' parts may have.
 _TRAITS = {
   'algorithm': {'several_clients', 'served', 'weighted', 'contrastive'},
   'model': {'normalized', 'convolutional'},
   'partition': {'dealt'},
 }
-# What the engine gives the functions of a kind by name, besides their knobs.
-_GIVEN = {
+# Kind of part -> the arguments besides knobs that its functions get by name.
+_ARGUMENTS = {
   'augmentation': {'name'},
   'data': {'limit', 'source'},
   'model': {'convolution', 'dtype', 'image_shape', 'name', 'num_classes'},
@@ -34,9 +35,12 @@ _GIVEN = {
 }
 
 
+# --- look-ups -------------------------------------------------------------------------
+
+
 def names(kind: str) -> tuple[str, ...]:
   """The names of all parts of a kind, those of the package first."""
-  return tuple(name for of, name in _parts if of == kind)
+  return tuple(name for part_kind, name in _parts if part_kind == kind)
 
 
 def part(kind: str, name: str) -> Part:
@@ -54,18 +58,21 @@ def part(kind: str, name: str) -> Part:
 @functools.cache
 def every_knob() -> Mapping[str, Knob]:
   """Every knob's dotted name -> Knob, in the order of `--help`."""
-  own = {
-    f'{one.group or one.name}.{name}': knob._replace(
-      needs=((one.kind, one.group or one.name),)
-    )
-    for one in _parts.values()
-    for name, knob in one.knobs.items()
+  selecting_knobs = {
+    name: KNOBS[name]._replace(bound=one_of(*names(kind)))
+    for kind, name in KINDS.items()
   }
-  select = {
-    knob: KNOBS[knob]._replace(bound=one_of(*names(kind)))
-    for kind, knob in KINDS.items()
-  }
-  return KNOBS | select | own | EXECUTION
+  part_knobs = {}
+  for entry in _parts.values():
+    for name, knob in entry.knobs.items():
+      group = _group(entry)
+      part_knobs[f'{group}.{name}'] = knob._replace(needs=((entry.kind, group),))
+  return KNOBS | selecting_knobs | part_knobs | EXECUTION
+
+
+def _group(entry: Part) -> str:
+  """The group of a part's own knobs."""
+  return entry.group or entry.name
 
 
 def chosen(kind: str, flat: Mapping[str, Any]) -> Part | None:
@@ -73,28 +80,45 @@ def chosen(kind: str, flat: Mapping[str, Any]) -> Part | None:
   return _parts.get((kind, flat.get(KINDS[kind])))
 
 
-def of_registered(name: str) -> bool:
+def registered_parts(flat: Mapping[str, Any]) -> list[Part]:
+  """The parts of a configuration that are not the package's."""
+  chosen_parts = [chosen(kind, flat) for kind in KINDS]
+  return [entry for entry in chosen_parts if entry is not None and entry.registered]
+
+
+def is_of_registered_part(knob_name: str) -> bool:
   """Whether a knob stands in the group of a registered part."""
-  group = name.partition('.')[0]
-  mine = (one for one in _parts.values() if one.registered and one.knobs)
-  return any(one.name == group for one in mine)
+  group = knob_name.partition('.')[0]
+  return any(
+    entry.name == group for entry in _parts.values() if entry.registered and entry.knobs
+  )
 
 
-def used(name: str, flat: Mapping[str, Any]) -> bool:
-  """Whether the chosen parts use the knob."""
-  needs = every_knob()[name].needs
-  return all((one := chosen(k, flat)) is not None and one.has(t) for k, t in needs)
+def is_used(knob_name: str, flat: Mapping[str, Any]) -> bool:
+  """Whether the chosen parts of a configuration use the knob."""
+  for kind, trait in every_knob()[knob_name].needs:
+    entry = chosen(kind, flat)
+    if entry is None or not entry.has(trait):
+      return False
+  return True
 
 
 def options(kind: str, flat: Mapping[str, Any]) -> dict[str, Any]:
   """The arguments of the chosen part: the knobs that need it, without their group."""
-  one = chosen(kind, flat)
-  return {
-    name.rpartition('.')[2]: flat[name]
-    for name, knob in every_knob().items()
-    if any(of == kind and one.has(trait) for of, trait in knob.needs)
-    and name.rpartition('.')[0] in (one.group or one.name, KINDS[kind].split('.')[0])
-  }
+  entry = chosen(kind, flat)
+  groups = (_group(entry), KINDS[kind].split('.')[0])
+  arguments = {}
+  for knob_name, knob in every_knob().items():
+    group, _, argument = knob_name.rpartition('.')
+    is_needed = any(
+      needed_kind == kind and entry.has(trait) for needed_kind, trait in knob.needs
+    )
+    if is_needed and group in groups:
+      arguments[argument] = flat[knob_name]
+  return arguments
+
+
+# --- parts of users -------------------------------------------------------------------
 
 
 def register(
@@ -105,100 +129,148 @@ def register(
   title: str = '',
   knobs: Mapping[str, Knob] | None = None,
   traits: Iterable[str] = (),
-  **more: Any,
+  metrics: Mapping[str, Metric] | None = None,
+  check: Callable[[Mapping[str, Any]], Iterable[str]] | None = None,
 ) -> None:
-  """Adds a part, with `more` of its fields; the same file may replace its own part.
+  """Adds a part; the same file may replace its own part. `Part` has the arguments.
 
   Raises:
     UsageError: the name is taken or invalid, a knob is not declared, a trait is
       unknown, or `make` is no function or has no source file.
   """
-  knobs, fields = dict(knobs or {}), (kind, name, make, title or name)
+  knobs = dict(knobs or {})
+  metrics = metrics or {}
   try:
-    registered = _source(make)
-    if given := knobs.keys() & _GIVEN.get(kind, set()):
-      told = f'every {kind} is given a {min(given)!r}: give the knob another name'
-      raise UsageError(told)
-    for column, metric in more.get('metrics', {}).items():
+    source = _source(make)
+    taken_names = knobs.keys() & _ARGUMENTS.get(kind, set())
+    if taken_names:
+      raise UsageError(
+        f'every {kind} is given a {min(taken_names)!r}: give the knob another name'
+      )
+    for column, metric in metrics.items():
       if not isinstance(metric, Metric):
         raise UsageError(f'{column!r} must be a moon_jax.Metric')
-    own = Part(*fields, frozenset(traits), knobs, registered=registered, **more)
-    _add(own, registered['origin'])
+    entry = Part(
+      kind=kind,
+      name=name,
+      make=make,
+      title=title or name,
+      traits=frozenset(traits),
+      knobs=knobs,
+      metrics=metrics,
+      check=check,
+      registered=source,
+    )
+    _add(entry, source['origin'])
   except UsageError as error:
     raise UsageError(f'register_{kind}({name!r}): {error}.') from None
 
 
-def _add(own: Part, origin: str) -> None:
-  """Adds a part from that origin.
+def _add(entry: Part, origin: str) -> None:
+  """Adds a part from that origin, a file.
 
   Raises:
     UsageError: it may not have its name, a knob is not declared, a trait is unknown.
   """
-  kind, name, before = own.kind, own.name, _parts.get((own.kind, own.name))
-  if not re.fullmatch('[a-z][a-z0-9_]*', name):
-    raise UsageError('a name has small letters, digits and _, a letter first')
-  if any(name in part.traits for part in _parts.values()):
-    raise UsageError('the name is taken, as a trait')
-  if before and (before.registered or {}).get('origin') != origin:
-    raise UsageError('the name is taken')
-  groups = {knob.partition('.')[0] for knob in (*KNOBS, *EXECUTION)}
-  others = (one for one in _parts.values() if one.knobs and one != before)
-  groups |= {one.group or one.name for one in others}
-  if own.knobs and name in groups:
-    raise UsageError('the name is taken, as a group of knobs')
-  for key, knob in own.knobs.items():
-    if not (key.isidentifier() and isinstance(knob, Knob) and _is_declared(knob)):
-      wanted = f'one of {", ".join(_KINDS)}, a text and at most one bound'
-      raise UsageError(f'{key!r} must be declared by knob(...), with {wanted}')
-  if unknown := own.traits - _TRAITS.get(kind, set()):
-    raise UsageError(f'there is no trait {sorted(unknown)[0]!r}')
-  _parts[kind, name] = own
+  previous = _parts.get((entry.kind, entry.name))
+  _check_name(entry, previous, origin)
+  for name, knob in entry.knobs.items():
+    if not (name.isidentifier() and isinstance(knob, Knob) and _is_declared(knob)):
+      types = ', '.join(_KNOB_TYPES)
+      raise UsageError(
+        f'{name!r} must be declared by knob(...), with one of {types}, a text and at '
+        'most one bound'
+      )
+  unknown_traits = entry.traits - _TRAITS.get(entry.kind, set())
+  if unknown_traits:
+    raise UsageError(f'there is no trait {min(unknown_traits)!r}')
+  _parts[entry.kind, entry.name] = entry
   every_knob.cache_clear()
 
 
+def _check_name(entry: Part, previous: Part | None, origin: str) -> None:
+  """Checks that a part may have its name.
+
+  Args:
+    entry: the new part.
+    previous: the part of its kind that has the name.
+    origin: the file of the new part.
+
+  Raises:
+    UsageError: the name is no identifier, or something else has it.
+  """
+  if not re.fullmatch('[a-z][a-z0-9_]*', entry.name):
+    raise UsageError('a name has small letters, digits and _, a letter first')
+  if any(entry.name in part.traits for part in _parts.values()):
+    raise UsageError('the name is taken, as a trait')
+  if previous and (previous.registered or {}).get('origin') != origin:
+    raise UsageError('the name is taken')
+  groups = {name.partition('.')[0] for name in (*KNOBS, *EXECUTION)}
+  groups |= {
+    _group(part) for part in _parts.values() if part.knobs and part != previous
+  }
+  if entry.knobs and entry.name in groups:
+    raise UsageError('the name is taken, as a group of knobs')
+
+
 def _is_declared(knob: Knob) -> bool:
-  bounded = knob.bound == () or isinstance(knob.bound, Bound)
-  return knob.kind in _KINDS.values() and isinstance(knob.meaning, str) and bounded
+  """Whether the fields of a knob have their types."""
+  return (
+    knob.kind in _KNOB_TYPES.values()
+    and isinstance(knob.meaning, str)
+    and (knob.bound == () or isinstance(knob.bound, Bound))
+  )
 
 
 def _source(make: Callable) -> dict[str, str]:
-  """The code of a part: `origin`, `file` and the `sha256` of the file.
+  """Where the code of a part is: `origin`, `file`, and the `sha256` of the file.
 
   Raises:
     UsageError: it is no function, or has no source file.
   """
   if not callable(make):
     raise UsageError(f'{make!r} is no function')
-  code = getattr(make, 'func', make)  # the function of a partial
-  own = inspect.isclass(code) and [f for f in vars(code).values() if callable(f)]
-  if own:
-    code = inspect.unwrap(own[0])  # a method knows its source, also in a notebook
+  function = getattr(make, 'func', make)  # the function of a partial
+  if inspect.isclass(function):
+    # A method knows its source, also in a notebook.
+    methods = [member for member in vars(function).values() if callable(member)]
+    if methods:
+      function = inspect.unwrap(methods[0])
   try:
-    path = pathlib.Path(inspect.getsourcefile(code) or '')
-    whole = path.read_bytes() if path.is_file() else inspect.getsource(code).encode()
+    path = pathlib.Path(inspect.getsourcefile(function) or '')
+    in_file = path.is_file()
+    code = path.read_bytes() if in_file else inspect.getsource(function).encode()
   except (OSError, TypeError):
     problem = f'the source of {make!r} is in no file; put it in one'
     raise UsageError(problem) from None
-  origin, file = str(path.resolve()), path.name
-  if not path.is_file():
-    origin = file = code.__module__
-  return {'origin': origin, 'file': file, 'sha256': hashlib.sha256(whole).hexdigest()}
+  return {
+    'origin': str(path.resolve()) if in_file else function.__module__,
+    'file': path.name if in_file else function.__module__,
+    'sha256': hashlib.sha256(code).hexdigest(),
+  }
 
 
-def registered(flat: Mapping[str, Any]) -> list[Part]:
-  """The parts of a configuration that are not the package's."""
-  found = [chosen(kind, flat) for kind in KINDS]
-  return [one for one in found if one is not None and one.registered]
+# --- parts of run directories ---------------------------------------------------------
 
 
-def describe(one: Part) -> dict[str, Any]:
+def describe(entry: Part) -> dict[str, Any]:
   """The description of a registered part for config.json; `with_described` reads it."""
   return {
-    **{field: getattr(one, field) for field in ('kind', 'name', 'title')},
-    **{field: one.registered[field] for field in ('file', 'sha256')},
-    'traits': sorted(one.traits),
-    'knobs': {name: (k.kind.__name__, *k[1:3]) for name, k in one.knobs.items()},
-    'metrics': {name: m[:3] for name, m in one.metrics.items() if not m.value},
+    'kind': entry.kind,
+    'name': entry.name,
+    'title': entry.title,
+    'file': entry.registered['file'],
+    'sha256': entry.registered['sha256'],
+    'traits': sorted(entry.traits),
+    'knobs': {
+      name: (knob.kind.__name__, knob.default, knob.meaning)
+      for name, knob in entry.knobs.items()
+    },
+    'metrics': {
+      column: (metric.title, metric.unit, metric.factor)
+      for column, metric in entry.metrics.items()
+      if not metric.value
+    },
   }
 
 
@@ -211,30 +283,42 @@ def with_described(descriptions: Iterable[Mapping[str, Any]]) -> Iterator[None]:
   Raises:
     UsageError: a part cannot be registered, because it would change other parts.
   """
-  before = dict(_parts)
+  parts_before = dict(_parts)
   try:
     for description in descriptions:
       _add_described(description)
     yield
   finally:
     _parts.clear()
-    _parts.update(before)
+    _parts.update(parts_before)
     every_knob.cache_clear()
 
 
 def _add_described(description: Mapping[str, Any]) -> None:
+  """Adds a part that a run directory describes, unless it is registered."""
   kind, name = description['kind'], description['name']
   if (kind, name) in _parts and _parts[kind, name].registered:
     return
   knobs = {
-    # The kind is named, because a default of 'auto' does not tell it.
-    key: Knob(_KINDS.get(kind, type(default)), default, meaning)
-    for key, (kind, default, meaning) in description['knobs'].items()
+    # The type is named, because a default of 'auto' does not tell it.
+    knob_name: Knob(_KNOB_TYPES.get(type_name, type(default)), default, meaning)
+    for knob_name, (type_name, default, meaning) in description['knobs'].items()
   }
-  traits = frozenset(description['traits'])
-  metrics = {column: Metric(*told) for column, told in description['metrics'].items()}
-  fields = (kind, name, None, description['title'], traits, knobs)
+  metrics = {
+    column: Metric(title, unit, factor)
+    for column, (title, unit, factor) in description['metrics'].items()
+  }
+  entry = Part(
+    kind=kind,
+    name=name,
+    make=None,
+    title=description['title'],
+    traits=frozenset(description['traits']),
+    knobs=knobs,
+    metrics=metrics,
+    registered=description,
+  )
   try:
-    _add(Part(*fields, metrics=metrics, registered=description), '')
+    _add(entry, origin='')
   except UsageError as error:
     raise UsageError(f'config.json registers the {kind} {name!r}: {error}.') from None

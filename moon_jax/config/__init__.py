@@ -36,7 +36,7 @@ from moon_jax.config.validation import (
   from_word,
   identity,
   unknown_knob,
-  used,
+  used_knobs,
   used_value,
   validate,
   with_defaults,

@@ -25,7 +25,7 @@ import pathlib
 import re
 import shlex
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from absl import flags
@@ -34,10 +34,10 @@ from moon_jax import __version__, catalog
 from moon_jax import config as config_lib
 from moon_jax.config.files import PROGRAM
 from moon_jax.core.errors import UsageError
+from moon_jax.core.flags import flag, option
 from moon_jax.core.paths import expand, file_name
 
 DEFAULT_CONFIG = 'configs/digits_moon.py'
-_OTHERS = ('--workdir', '--flagfile')  # flags beside --config
 
 
 class Request(NamedTuple):
@@ -58,21 +58,26 @@ class Request(NamedTuple):
 
 def request(config: config_lib.Config, workdir: pathlib.Path, command: str) -> Request:
   """Completes a valid configuration to a request."""
-  base = config_lib.flatten(config_lib.validate(config_lib.defaults()))
-  chosen = config_lib.used(config_lib.flatten(config_lib.ordered(config)))
-  changed = {name: value for name, value in chosen.items() if value != base.get(name)}
+  defaults = config_lib.flatten(config_lib.validate(config_lib.defaults()))
+  values = config_lib.used_knobs(config_lib.flatten(config_lib.ordered(config)))
+  changed = {
+    name: value for name, value in values.items() if value != defaults.get(name)
+  }
   return Request(config, workdir, command, changed)
 
 
 def fingerprint(request: Request) -> dict[str, Any]:
   """What must be equal in all processes of a run; it is JSON."""
-  knobs = config_lib.flatten(config_lib.ordered(request.config))
-  parts = [catalog.describe(one) for one in catalog.registered(knobs)]
+  values = config_lib.flatten(config_lib.ordered(request.config))
+  knobs = {flag(name): value for name, value in values.items()}
+  parts = [catalog.describe(part) for part in catalog.registered_parts(values)]
+  digests = {f'{part["kind"]} {part["name"]}': part['sha256'] for part in parts}
+  versions = {name: importlib.metadata.version(name) for name in ('jax', 'numpy')}
   return {
-    **{f'--config.{name}': value for name, value in knobs.items()},
-    '--workdir': str(request.workdir),
-    **{f'{part["kind"]} {part["name"]}': part['sha256'] for part in parts},
-    **{name: importlib.metadata.version(name) for name in ('jax', 'numpy')},
+    **knobs,
+    option('workdir'): str(request.workdir),
+    **digests,
+    **versions,
     'moon_jax': __version__,
   }
 
@@ -84,7 +89,7 @@ def answer(argv: list[str]) -> str | None:
     ConfigError: a list is asked for, and the file has no variants.
     UsageError: the last flag lacks its value, or a file of flags cannot be read.
   """
-  choice, _, _ = _own_flags(argv)
+  choice = _split_words(argv).choice
   path, _, variant = choice.rpartition(':')
   if {'-h', '--help'} & set(argv):
     if choice != DEFAULT_CONFIG:
@@ -113,25 +118,28 @@ def parse(argv: list[str]) -> Request:
     ConfigError: every mistake found, one line each.
     UsageError: the last flag lacks its value, or a file of flags cannot be read.
   """
-  choice, place, words = _own_flags(argv)
-  problems, settings, config, workdir = [], None, None, None
+  words = _split_words(argv)
+  problems = []
   # absl takes the second of two words for the value, whatever it is.
-  if place is not None and place[:1] in ('', '-'):
-    problems.append('--workdir needs a value.')
+  if words.workdir is not None and words.workdir[:1] in ('', '-'):
+    problems.append(f'{option("workdir")} needs a value.')
+  settings = None
   with _noted(problems):
-    settings = config_lib.load(choice)  # first, because it may register parts
-  overrides, more = _read_overrides(words)
-  problems += more
-  with _noted(problems):
-    if settings is not None:
-      given = {name: config_lib.from_word(name, overrides[name]) for name in overrides}
-      config = config_lib.validate(settings | given, given=given)
-  if place:
-    workdir = expand(place)
-  elif config is not None:
-    workdir = _run_directory(choice, settings, config, given)
+    settings = config_lib.load(words.choice)  # first, because it may register parts
+  overrides, override_problems = _read_overrides(words.others)
+  problems += override_problems
+  given_values = {
+    name: config_lib.from_word(name, word) for name, word in overrides.items()
+  }
+  if settings is not None:
+    with _noted(problems):
+      config = config_lib.validate(settings | given_values, given=given_values)
   if problems:
     raise config_lib.ConfigError(problems)
+  if words.workdir:
+    workdir = expand(words.workdir)
+  else:
+    workdir = _run_directory(words.choice, settings, config, given_values)
   return request(config, workdir, shlex.join([*PROGRAM, *argv]))
 
 
@@ -144,12 +152,25 @@ def _noted(problems: list[str]) -> Iterator[None]:
     problems += error.problems
 
 
-def _own_flags(argv: list[str]) -> tuple[str, str | None, list[str]]:
-  """--config and --workdir, and the other words."""
+class _Words(NamedTuple):
+  """The words of a command line.
+
+  Attributes:
+    choice: FILE or FILE:VARIANT.
+    workdir: the word of --workdir, or None.
+    others: all other words.
+  """
+
+  choice: str
+  workdir: str | None
+  others: list[str]
+
+
+def _split_words(argv: list[str]) -> _Words:
   kinds = {'config': str, 'workdir': str}
-  words, values = read_flags(argv, kinds, known_only=True)
+  others, values = read_flags(argv, kinds, known_only=True)
   choice = DEFAULT_CONFIG if values.config is None else values.config
-  return choice, values.workdir, words
+  return _Words(choice, values.workdir, others)
 
 
 def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -157,24 +178,33 @@ def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:
 
   Values stay words: `config.validate` reports all mistakes in them.
   """
-  knobs, problems = catalog.every_knob(), []
+  knobs = catalog.every_knob()
   kinds = {f'config.{name}': str for name in knobs}
-  rest, values = read_flags(words, kinds, known_only=True)
-  for word in rest:
-    name = re.match(r'--?config\.([^=]*)', word)
-    is_unknown = name and name[1] not in knobs
-    told = config_lib.unknown_knob(name[1]) if is_unknown else stray(word, *_OTHERS)
-    problems.append(told)
-  flags_of = {name: values[f'config.{name}'] for name in knobs}
-  given = {name: flag.value for name, flag in flags_of.items() if flag.present}
-  # As above: such a value is the next flag.
-  lost = [name for name, word in given.items() if word.startswith('--config')]
-  problems += [f'--config.{name} needs a value.' for name in lost]
-  return given, problems
+  stray_words, values = read_flags(words, kinds, known_only=True)
+  problems = []
+  for word in stray_words:
+    match = re.match(r'--?config\.([^=]*)', word)
+    if match and match[1] not in knobs:
+      problems.append(config_lib.unknown_knob(match[1]))
+    else:
+      problems.append(stray(word, ('workdir', 'flagfile')))
+  overrides = {}
+  for name in knobs:
+    absl_flag = values[f'config.{name}']
+    if absl_flag.present:
+      overrides[name] = absl_flag.value
+      # As with --workdir: such a value is the next flag.
+      if absl_flag.value.startswith(option('config')):
+        problems.append(f'{flag(name)} needs a value.')
+  return overrides, problems
 
 
-_DEFINE = {str: flags.DEFINE_string, list: flags.DEFINE_multi_string}
-_DEFINE |= {int: flags.DEFINE_integer, bool: flags.DEFINE_boolean}
+_DEFINE = {
+  str: flags.DEFINE_string,
+  list: flags.DEFINE_multi_string,
+  int: flags.DEFINE_integer,
+  bool: flags.DEFINE_boolean,
+}
 
 
 def read_flags(
@@ -204,55 +234,82 @@ def read_flags(
     raise UsageError(f'{problem}; see --help.') from None
 
 
-def values_of(flag: str, words: Sequence[str]) -> dict[str, list[str]]:
+def values_of(option_name: str, words: Sequence[str]) -> dict[str, list[str]]:
   """['seed=0,1'] -> {'seed': ['0', '1']}, from the words of --over or --where.
 
   Raises:
     UsageError: a word has another form, or two have the same knob.
   """
-  found: dict[str, list[str]] = {}
+  values_by_knob: dict[str, list[str]] = {}
   for word in words:
-    name, equals, listed = word.partition('=')
+    knob, equals, listed = word.partition('=')
     if not equals:
-      raise UsageError(f'--{flag}={word!r} must be KNOB=VALUE,VALUE.')
-    if name in found:
-      raise UsageError(f'--{flag} names {name!r} twice.')
-    found[name] = [value.strip() for value in listed.split(',')]
-  return found
+      raise UsageError(f'{option(option_name, word)} must be KNOB=VALUE,VALUE.')
+    if knob in values_by_knob:
+      raise UsageError(f'{option(option_name)} names {knob!r} twice.')
+    values_by_knob[knob] = [value.strip() for value in listed.split(',')]
+  return values_by_knob
 
 
-def stray(word: str, *flags: str) -> str:
-  """The complaint about a word that has no meaning, or about an unknown flag."""
-  kind = 'an unknown flag' if word.startswith('-') else 'a stray word'
-  flags += ('--config', *(f'--config.{name}' for name in catalog.every_knob()))
-  is_file = kind == 'a stray word' and re.search(r'\.py(:|$)', word)
-  meant = f' Did you mean --config={shlex.quote(word)}?' if is_file else ''
-  hint = meant or catalog.did_you_mean(word.split('=')[0], flags)
+def stray(word: str, option_names: Iterable[str]) -> str:
+  """The complaint about a word that has no meaning, or about an unknown flag.
+
+  Args:
+    word: the word.
+    option_names: the options of the program other than --config and the knobs.
+  """
+  if word.startswith('-'):
+    kind = 'an unknown flag'
+  else:
+    kind = 'a stray word'
+    if re.search(r'\.py(:|$)', word):
+      meant = f'{option("config")}={shlex.quote(word)}'
+      return f'{word!r} is {kind}; see --help. Did you mean {meant}?'
+  flags_there_are = [
+    *(option(name) for name in option_names),
+    option('config'),
+    *(flag(name) for name in catalog.every_knob()),
+  ]
+  hint = catalog.did_you_mean(word.split('=')[0], flags_there_are)
   return f'{word!r} is {kind}; see --help.{hint}'
 
 
-def name_of(variant: str | None, change: Mapping[str, Any]) -> str:
-  """'moon-moon.mu=5-seed=0': the name of one run among others, for a file system."""
-  told = [f'{name}={value}' for name, value in change.items() if name != 'algorithm']
-  parts = filter(None, [variant, change.get('algorithm'), *told])
-  return file_name('-'.join(parts)) or 'run'
+def name_of(variant: str | None, changes: Mapping[str, Any]) -> str:
+  """'moon-moon.mu=5-seed=0': the name of one run among others, for a file system.
+
+  Args:
+    variant: the experiment of the config file, or None.
+    changes: dotted knob -> value, where the run differs from the others.
+  """
+  names = [variant, changes.get('algorithm')]
+  names += [f'{knob}={value}' for knob, value in changes.items() if knob != 'algorithm']
+  return file_name('-'.join(filter(None, names))) or 'run'
 
 
-def _run_directory(choice, settings, config, given):
+def _run_directory(
+  choice: str,
+  settings: Mapping[str, Any],
+  config: config_lib.Config,
+  given_values: Mapping[str, Any],
+) -> pathlib.Path:
   """runs/<config>-<algorithm>-<changes>-s<seed>; a variant replaces its algorithm.
 
   Args:
     choice: FILE or FILE:VARIANT.
     settings: dotted knob -> value, from the config file.
     config: the experiment.
-    given: dotted knob -> value, from the command line.
+    given_values: dotted knob -> value, from the command line.
   """
   path, variant = config_lib.split(choice)
-  before = config_lib.with_defaults(settings)
-  fixed = config_lib.identity(config_lib.flatten(config)).items()
-  change = {n: v for n, v in fixed if n in given and given[n] != before[n]}
-  if not variant or 'algorithm' in given:
-    change['algorithm'] = config.algorithm
-  change.pop('seed', None)
-  name = f'{pathlib.Path(path).stem}-{name_of(variant, change)}-s{config.seed}'
+  file_values = config_lib.with_defaults(settings)
+  identity = config_lib.identity(config_lib.flatten(config))
+  changes = {
+    knob: value
+    for knob, value in identity.items()
+    if knob in given_values and given_values[knob] != file_values[knob]
+  }
+  if not variant or 'algorithm' in given_values:
+    changes['algorithm'] = config.algorithm
+  changes.pop('seed', None)
+  name = f'{pathlib.Path(path).stem}-{name_of(variant, changes)}-s{config.seed}'
   return pathlib.Path('runs', name)

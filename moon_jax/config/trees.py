@@ -7,6 +7,7 @@ from typing import Any
 import ml_collections
 
 from moon_jax import catalog
+from moon_jax.core.flags import flag
 
 # A valid configuration: attributes by group and name; it cannot be changed.
 Config = ml_collections.FrozenConfigDict
@@ -28,11 +29,11 @@ def nest(flat: Mapping[str, Any]) -> dict[str, Any]:
   """{'moon.mu': 1.0} -> {'moon': {'mu': 1.0}}, in the same order."""
   tree = {}
   for name, value in flat.items():
-    *groups, last = name.split('.')
-    place = tree
+    *groups, key = name.split('.')
+    branch = tree
     for group in groups:
-      place = place.setdefault(group, {})
-    place[last] = value
+      branch = branch.setdefault(group, {})
+    branch[key] = value
   return tree
 
 
@@ -56,13 +57,17 @@ def ordered(config: Config) -> dict[str, Any]:
 
 def knob_table() -> str:
   """The page of `--help` and configs/base.py: flag, default, meaning and bound."""
-  entries = {
-    f'--config.{name}={knob.default}': '; '.join([knob.meaning, *knob.bound[:1]])
-    for name, knob in catalog.every_knob().items()
-  }
-  start = 2 + max(map(len, entries))
+  text_by_flag = {}
+  for name, knob in catalog.every_knob().items():
+    text = knob.meaning
+    if knob.bound:
+      text += f'; {knob.bound.requirement}'
+    # Not by `flag`: the page shows Python's True, and text without quotes.
+    text_by_flag[f'{flag(name)}={knob.default}'] = text
+  indent = 2 + max(map(len, text_by_flag))
   lines = []
-  for flag, text in entries.items():
-    first, *rest = textwrap.wrap(text, _WIDTH - start)
-    lines += [f'{flag:<{start}}{first}', *(' ' * start + line for line in rest)]
+  for knob_flag, text in text_by_flag.items():
+    first, *continued = textwrap.wrap(text, _WIDTH - indent)
+    lines.append(f'{knob_flag:<{indent}}{first}')
+    lines += [' ' * indent + line for line in continued]
   return '\n'.join(f'  {line}' for line in lines)

@@ -13,14 +13,30 @@ from ml_collections import ConfigDict
 from moon_jax import catalog
 from moon_jax.config.trees import Config, flatten, nest
 from moon_jax.core.errors import UsageError
+from moon_jax.core.flags import flag
 
 # Spellings of booleans: those of README.md, of Python and of --help.
 _BOOLS = {'true': True, 'false': False, 'True': True, 'False': False}
 
-_KIND = {bool: 'true or false', int: 'a whole number', float: 'a number', str: 'a word'}
+_TYPE_NAMES = {
+  bool: 'true or false',
+  int: 'a whole number',
+  float: 'a number',
+  str: 'a word',
+}
 
 # The smallest and largest positive float32: the device computes in float32.
-_FLOAT32 = (2.0**-126, math.ldexp(1 - 2.0**-24, 128))
+_MIN_FLOAT32 = 2.0**-126
+_MAX_FLOAT32 = math.ldexp(1 - 2.0**-24, 128)
+
+# If it is auto: 1 averages; FedAdam and FedYogi move each weight by up to the rate in a
+# round.
+_SERVER_RATE = 'server_optimizer.learning_rate'
+_AVERAGING_RATE = 1.0
+_ADAPTIVE_RATE = 0.01
+
+# At most this many parts are named; if more parts use the knob, all others are named.
+_MAX_PARTS_NAMED = 8
 
 
 class ConfigError(UsageError):
@@ -35,15 +51,18 @@ class ConfigError(UsageError):
 def unknown_knob(name: str) -> str:
   """The complaint about a name that is no knob: a group, or a misspelling."""
   knobs = list(catalog.every_knob())
-  inside = [knob for knob in knobs if knob.startswith(name + '.')]
-  if inside:
-    return f'--config.{name} is a group; set one of its knobs: {", ".join(inside)}.'
+  knobs_of_group = [knob for knob in knobs if knob.startswith(name + '.')]
+  if knobs_of_group:
+    listed = ', '.join(knobs_of_group)
+    return f'{flag(name)} is a group; set one of its knobs: {listed}.'
   hint = catalog.did_you_mean(name, knobs)
-  # `--config.beta` names a knob without its group: the last part alone must match.
-  last = [repr(knob) for knob in knobs if knob.split('.')[-1] == name.split('.')[-1]]
-  if last and not hint:
-    hint = f' Did you mean {" or ".join(last)}?'
-  return f'--config.{name} is not a knob.{hint}'
+  if not hint:
+    # `--config.beta` names a knob without its group: the last part alone must match.
+    last_part = name.split('.')[-1]
+    candidates = [repr(knob) for knob in knobs if knob.split('.')[-1] == last_part]
+    if candidates:
+      hint = f' Did you mean {" or ".join(candidates)}?'
+  return f'{flag(name)} is not a knob.{hint}'
 
 
 # --- one value ------------------------------------------------------------------------
@@ -57,49 +76,51 @@ def from_word(name: str, word: str) -> Any:
   try:
     return kind(word)
   except ValueError:
-    return word  # `validate` says what is wanted instead
+    return word  # `validate` complains
 
 
 def convert(name: str, value: Any) -> Any:
   """Checks one value against its knob's type and bound.
 
   Raises:
-    ConfigError: its one line says what is wanted.
+    ConfigError: its one line says what the value must be.
   """
   knob = catalog.every_knob()[name]
   if hasattr(value, 'item') and not getattr(value, 'shape', None):
     value = value.item()  # a number of numpy, such as from a sweep over np.arange
   if knob.auto and isinstance(value, str) and value == 'auto':
     return value
-  if wanted := _other_type(knob, value):
-    raise ConfigError([_problem(name, value, wanted)])
-  value = float(value) if knob.kind is float else value
-  if (bound := knob.bound) and not bound.holds(value):
-    hint = catalog.did_you_mean(value, bound.words) if bound.words else ''
-    raise ConfigError([_problem(name, value, bound.wanted) + hint])
+  required_type = _required_type(knob, value)
+  if required_type:
+    raise ConfigError([_problem(name, value, required_type)])
+  if knob.kind is float:
+    value = float(value)
+  if knob.bound and not knob.bound.holds(value):
+    hint = ''
+    if knob.bound.words:
+      hint = catalog.did_you_mean(value, knob.bound.words)
+    raise ConfigError([_problem(name, value, knob.bound.requirement) + hint])
   return value
 
 
-def _problem(name: str, value: Any, wanted: str) -> str:
-  # Nobody has given a wrong default of an own knob.
-  default = ', its default,' if value is catalog.every_knob()[name].default else ''
-  return f'--config.{name}={value!r}{default} must be {wanted}.'
+def _problem(name: str, value: Any, requirement: str) -> str:
+  # A wrong default can only be that of a knob which a user declared.
+  is_default = value is catalog.every_knob()[name].default
+  default = ', its default,' if is_default else ''
+  return f'{flag(name, value)}{default} must be {requirement}.'
 
 
-def _other_type(knob: catalog.Knob, value: Any) -> str:
-  """What is wanted instead, if the value is not of the knob's type."""
-  if type(value) is not knob.kind and (knob.kind, type(value)) != (float, int):
-    return ("'auto' or " if knob.auto else '') + _KIND[knob.kind]
+def _required_type(knob: catalog.Knob, value: Any) -> str:
+  """What a value that is not of the knob's type must be; '' if it is."""
+  is_int_for_float = knob.kind is float and type(value) is int
+  if type(value) is not knob.kind and not is_int_for_float:
+    return ("'auto' or " if knob.auto else '') + _TYPE_NAMES[knob.kind]
   if type(value) is float and not math.isfinite(value):
     return 'a finite number'
-  low, high = _FLOAT32
-  if knob.kind is float and value and not low <= abs(value) <= high:
-    return 'a number that fits 32 bits'
-  return ''
-
-
-# 1 averages; FedAdam and FedYogi move each weight by up to the rate in a round.
-_SERVER_RATE = 'server_optimizer.learning_rate'
+  if knob.kind is not float or value == 0:
+    return ''
+  fits_float32 = _MIN_FLOAT32 <= abs(value) <= _MAX_FLOAT32
+  return '' if fits_float32 else 'a number that fits 32 bits'
 
 
 # --- all of them ----------------------------------------------------------------------
@@ -122,80 +143,96 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
   """
   if not isinstance(values, Mapping | ConfigDict):
     raise ConfigError([f'{values!r} is no configuration; `load_config` returns one.'])
-  flat, knobs, valid = flatten(values), catalog.every_knob(), {}
+  flat = flatten(values)
+  knobs = catalog.every_knob()
   problems = [unknown_knob(name) for name in flat if name not in knobs]
+  valid_values = {}
   for name, knob in knobs.items():
     try:
-      valid[name] = convert(name, flat.get(name, knob.default))
+      valid_values[name] = convert(name, flat.get(name, knob.default))
     except ConfigError as error:
       problems += error.problems
-  problems += _conflicts(valid, [name for name in given if name in knobs])
+  problems += _conflicts(valid_values, [name for name in given if name in knobs])
   if problems:
     raise ConfigError(problems)
   # A run has only the registered parts that it uses.
-  mine = catalog.of_registered
-  valid = {n: v for n, v in valid.items() if not mine(n) or catalog.used(n, valid)}
-  if valid[_SERVER_RATE] == 'auto':
-    valid[_SERVER_RATE] = 1.0 if valid['server_optimizer.name'] == 'sgd' else 0.01
-  return Config(nest(valid))
+  settings = {
+    name: value
+    for name, value in valid_values.items()
+    if not catalog.is_of_registered_part(name) or catalog.is_used(name, valid_values)
+  }
+  if settings[_SERVER_RATE] == 'auto':
+    averages = settings['server_optimizer.name'] == 'sgd'
+    settings[_SERVER_RATE] = _AVERAGING_RATE if averages else _ADAPTIVE_RATE
+  return Config(nest(settings))
 
 
-def _conflicts(valid: Mapping[str, Any], given: Iterable[str]) -> list[str]:
+def _conflicts(valid_values: Mapping[str, Any], given: Iterable[str]) -> list[str]:
   """Problems between knobs that are valid alone; invalid knobs are left out."""
-  problems = [line for name in given for line in _unused(name, valid)]
-  known = {name: value for name, value in valid.items() if catalog.used(name, valid)}
+  problems = [line for name in given for line in _unused(name, valid_values)]
+  values_in_use = {
+    name: value
+    for name, value in valid_values.items()
+    if catalog.is_used(name, valid_values)
+  }
   for name, knob in catalog.every_knob().items():
-    if knob.required and known.get(name) == '':
-      decider = catalog.KINDS[knob.needs[-1][0]]
-      chosen = f'--config.{decider}={valid[decider]}'
-      problems.append(f'--config.{name} is needed with {chosen}.')
+    if knob.required and values_in_use.get(name) == '':
+      deciding_kind, _ = knob.needs[-1]
+      decider = catalog.KINDS[deciding_kind]
+      problems.append(
+        f'{flag(name)} is needed with {flag(decider, valid_values[decider])}.'
+      )
   # The number of natural clients, and what else depends on the data, is checked later.
-  return problems + complaints(known)
+  return problems + complaints(values_in_use)
 
 
-def complaints(known: Mapping[str, Any]) -> list[str]:
-  """The problems that the chosen parts' own checks find in the valid values."""
-  found = []
+def complaints(values: Mapping[str, Any]) -> list[str]:
+  """The problems that the chosen parts' own checks find in valid values of knobs."""
+  problems = []
   for kind, name in catalog.KINDS.items():
-    part = catalog.chosen(kind, known)
-    if part is None or not part.check or not catalog.used(name, known):
+    part = catalog.chosen(kind, values)
+    if part is None or not part.check or not catalog.is_used(name, values):
       continue
     try:
-      found += part.check(known) or ()
+      problems += part.check(values) or ()
     except KeyError as error:  # the check reads a knob that is invalid or unused
       if error.args[0] not in catalog.every_knob():
         raise
-  return found
+  return problems
 
 
-# At most this many parts are named; if more parts use the knob, all others are named.
-_MOST_NAMED = 8
-
-
-def _unused(name: str, valid: Mapping[str, Any]) -> Iterator[str]:
+def _unused(name: str, valid_values: Mapping[str, Any]) -> Iterator[str]:
   """The complaint that a knob is not used, for each part that does not use it."""
   for kind, trait in catalog.every_knob()[name].needs:
-    part = catalog.chosen(kind, valid)
-    if part is not None and not part.has(trait):
-      names = catalog.names(kind)
-      having = [one for one in names if catalog.part(kind, one).has(trait)]
-      others = [one for one in names if one not in having]
-      owners = ', '.join(having)
-      if len(having) > _MOST_NAMED:
-        owners = f'all except {", ".join(others)}'
-      yield (
-        f'--config.{name} is not used with --config.{catalog.KINDS[kind]}={part.name}; '
-        f'it is used by {owners}.'
-      )
+    part = catalog.chosen(kind, valid_values)
+    if part is None or part.has(trait):
+      continue
+    users, others = [], []
+    for part_name in catalog.names(kind):
+      if catalog.part(kind, part_name).has(trait):
+        users.append(part_name)
+      else:
+        others.append(part_name)
+    used_by = ', '.join(users)
+    if len(users) > _MAX_PARTS_NAMED:
+      used_by = f'all except {", ".join(others)}'
+    yield (
+      f'{flag(name)} is not used with {flag(catalog.KINDS[kind], part.name)}; '
+      f'it is used by {used_by}.'
+    )
 
 
 # --- of a saved run -------------------------------------------------------------------
 
 
-def used(flat: Mapping[str, Any]) -> dict[str, Any]:
+def used_knobs(flat: Mapping[str, Any]) -> dict[str, Any]:
   """The knobs that the chosen algorithm, model, data and partition use."""
-  known = catalog.every_knob()
-  return {n: v for n, v in flat.items() if n not in known or catalog.used(n, flat)}
+  knobs = catalog.every_knob()
+  return {
+    name: value
+    for name, value in flat.items()
+    if name not in knobs or catalog.is_used(name, flat)
+  }
 
 
 def used_value(config: Config, name: str) -> Any:
@@ -203,34 +240,41 @@ def used_value(config: Config, name: str) -> Any:
 
   A config file may set what only some of the algorithms that it serves use.
   """
-  flat, knob = flatten(config), catalog.every_knob()[name]
-  return flat[name] if catalog.used(name, flat) else knob.default
+  flat = flatten(config)
+  if not catalog.is_used(name, flat):
+    return catalog.every_knob()[name].default
+  return flat[name]
 
 
 def identity(flat: Mapping[str, Any]) -> dict[str, Any]:
   """The knobs in use that identify an experiment, with their values."""
-  chosen = used(flat)
-  return {name: value for name, value in chosen.items() if _is_fixed(name, chosen)}
+  used = used_knobs(flat)
+  return {name: value for name, value in used.items() if _is_fixed(name, used)}
 
 
 def with_defaults(flat: Mapping[str, Any]) -> dict[str, Any]:
   """The knobs of a saved run; knobs that it does not know have their defaults."""
-  return {n: knob.default for n, knob in catalog.every_knob().items()} | dict(flat)
+  defaults = {name: knob.default for name, knob in catalog.every_knob().items()}
+  return defaults | dict(flat)
 
 
-def changes(saved: Mapping[str, Any], given: Config) -> list[str]:
-  """'key: saved -> given' for every difference that makes it another experiment.
+def changes(saved: Mapping[str, Any], current: Config) -> list[str]:
+  """'key: saved -> current' for every difference that makes it another experiment.
 
   A knob that only one of them uses is left out: the knob that decides so differs too.
   """
-  before, after = with_defaults(flatten(saved)), flatten(given)
-  old, new = used(before), used(after)
+  saved_values = with_defaults(flatten(saved))
+  current_values = flatten(current)
+  saved_used = used_knobs(saved_values)
+  current_used = used_knobs(current_values)
   problems = []
-  for name in filter(lambda name: _is_fixed(name, new), sorted(old)):
-    if name not in after and name not in catalog.every_knob():
-      problems.append(f'{name}: {old[name]!r} -> no longer a knob')
-    elif name in new and old[name] != new[name]:
-      problems.append(f'{name}: {old[name]!r} -> {new[name]!r}')
+  for name in sorted(saved_used):
+    if not _is_fixed(name, current_used):
+      continue
+    if name not in current_values and name not in catalog.every_knob():
+      problems.append(f'{name}: {saved_used[name]!r} -> no longer a knob')
+    elif name in current_used and saved_used[name] != current_used[name]:
+      problems.append(f'{name}: {saved_used[name]!r} -> {current_used[name]!r}')
   return problems
 
 

@@ -155,7 +155,7 @@ def _read(path: pathlib.Path) -> Run:
   registered = provenance.get('registered', ())
   with catalog.with_described(registered):  # only for this run
     knobs = config_lib.with_defaults(_BEFORE_THE_KNOB | _recorded_knobs(provenance))
-    used_knobs = frozenset(config_lib.used(knobs))
+    used_knobs = frozenset(config_lib.used_knobs(knobs))
     identity = config_lib.identity(knobs)
   rounds = files.read_lines(path / layout.METRICS)
   return Run(

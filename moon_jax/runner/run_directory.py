@@ -281,7 +281,7 @@ def describe(
     saved: config.json of the run that is resumed, or {}. What it says of its last start
       goes to the end of 'earlier'.
   """
-  parts = catalog.registered(config_lib.flatten(request.config))
+  parts = catalog.registered_parts(config_lib.flatten(request.config))
   description = {
     'command': request.command,
     'config': config_lib.ordered(request.config),

@@ -108,7 +108,7 @@ def combinations(
     combination = dict(zip(over, values, strict=True))
     knobs = settings | combination
     changes = {
-      knob: value for knob, value in combination.items() if catalog.used(knob, knobs)
+      knob: value for knob, value in combination.items() if catalog.is_used(knob, knobs)
     }
     if changes not in changes_of_runs:
       changes_of_runs.append(changes)

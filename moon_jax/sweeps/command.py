@@ -96,7 +96,7 @@ def parse(argv: Sequence[str]) -> SweepRequest:
   words, values = cli.read_flags(argv, _FLAGS, known_only=True)
   for word in words:
     if not word.startswith(flag('')):
-      raise UsageError(cli.stray(word, *(option(name) for name in _FLAGS)))
+      raise UsageError(cli.stray(word, _FLAGS))
     if '=' not in word:
       raise UsageError(f'{word} needs a value: {word}=VALUE.')
   if values.jobs is not None and values.jobs < 1:

@@ -127,13 +127,15 @@ def test_the_forms_of_convolutions_are_those_that_there_are():
 
 
 def test_messages_of_rules_keep_the_case_of_words():
-  check = parts.rules(
-    parts.Rule('data.path', parts.exactly('/Data/A.npz'), 'model', 'MyNet'),
-    parts.Rule('switch', parts.exactly(False), 'data.path'),
+  check = parts.check_of(
+    [
+      parts.Rule('data.path', parts.exactly('/Data/A.npz'), 'model', 'MyNet'),
+      parts.Rule('switch', parts.exactly(False), 'data.path'),
+    ]
   )
   assert list(check({'data.path': 'B.npz', 'model': 'MyNet', 'switch': True})) == [
-    '--config.data.path=B.npz must be /Data/A.npz with --config.model=MyNet.',
-    '--config.switch=true must be false with --config.data.path=B.npz.',
+    "--config.data.path='B.npz' must be /Data/A.npz with --config.model='MyNet'.",
+    "--config.switch=true must be false with --config.data.path='B.npz'.",
   ]
 
 

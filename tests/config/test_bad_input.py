@@ -1,6 +1,6 @@
 """Command lines that cannot be run: one line for each mistake, and nothing else.
 
-Each of bad_input.txt goes through `launch`.
+Each of bad_input.txt goes through `launch`; that file says what its answers must name.
 """
 
 import os
@@ -12,29 +12,19 @@ import numpy as np
 import pytest
 from matplotlib import font_manager
 
-from moon_jax import catalog
 from moon_jax.__main__ import launch
 from moon_jax.core.errors import ExitCode
 from moon_jax.platform import cores
 from tests.data import test_sources
 
-
-def table(text):
-  """Command line -> the lines of its answer."""
-  parts = re.findall(r'^\$ (.*)\n((?:.+\n)+)', text, re.M)
-  assert len(parts) == text.count('\n$ ') > 10
-  return {line: answer.splitlines() for line, answer in parts}
-
-
 TEXT = pathlib.Path(__file__).with_name('bad_input.txt').read_text()
 TEXT = TEXT.replace('{LONG}', 'long' * 100)
-TEXT = TEXT.replace('{ALGORITHMS}', ', '.join(catalog.names('algorithm')))
-# BAD: what the command line finds; UNFIT: what only the data or the machine shows.
-BAD, UNFIT = map(table, TEXT.split('\n## '))
+# Title -> its command lines and answers.
+SECTIONS = dict(re.findall(r'^# (.*)\n((?:(?!# ).*\n)+)', TEXT, re.M))
+DATA = 'Only the data, or the machine, can tell.'
 
 # File -> its text.
 FILES = {
-  'README.md': 'Not a config.',
   'raises.py': "raise ValueError('no luck\\nat all')",
   'broken.py': 'def get_config(:',
   'empty.py': '',
@@ -47,17 +37,31 @@ FILES = {
 # Config file -> what it does to the settings of configs/base.py.
 CHANGES = {
   'misspelt.py': 'config.sed = 1',
-  'wrong.py': 'config.seed = -1',
   'scalar.py': 'del config.moon; config.moon = 5.0',
 }
 
 
-def everything(folder):
+def cases(section):
+  """Command line -> for each line of its answer, what that line names, in its order."""
+  entries = re.findall(r'^\$ (.*)\n((?:.+\n)+)', SECTIONS[section], re.M)
+  assert len(entries) == SECTIONS[section].count('$ ') > 0
+  return {
+    command: [line.split(' … ') for line in answer.splitlines()]
+    for command, answer in entries
+  }
+
+
+def contents(folder):
   """Path -> bytes of a file below a folder, or None for a folder."""
   return {
     str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
     for path in folder.rglob('*')
   }
+
+
+def names_in_order(line, fragments):
+  """Whether a line holds all fragments, one after the other."""
+  return re.search('.*'.join(map(re.escape, fragments)), line) is not None
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -69,14 +73,15 @@ def _fonts():
 @pytest.fixture
 def folder(tmp_path, tmp_path_factory, monkeypatch):
   """The working folder, with the files of the tables; it is the home, too."""
-  texts = FILES | {
-    name: 'from moon_jax.config import defaults\ndef get_config():\n'
-    f'  config = defaults()\n  {change}\n  return config\n'
-    for name, change in CHANGES.items()
-  }
-  for name, text in texts.items():
+  for name, text in FILES.items():
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(text)
+  for name, change in CHANGES.items():
+    (tmp_path / name).write_text(
+      'from moon_jax.config import defaults\n'
+      'def get_config():\n'
+      f'  config = defaults()\n  {change}\n  return config\n'
+    )
   labels = np.arange(30)
   for name, test_y in (('labels', labels % 4), ('objects', labels.astype(object))):
     np.savez(tmp_path / f'{name}.npz', **test_sources.arrays(test_y=test_y))
@@ -86,20 +91,28 @@ def folder(tmp_path, tmp_path_factory, monkeypatch):
   return tmp_path
 
 
-@pytest.mark.parametrize('line', BAD | UNFIT)
-def test_bad_command_line(line, folder, capsys, monkeypatch):
+@pytest.mark.parametrize('section', SECTIONS)
+def test_bad_command_lines(section, folder, capsys, monkeypatch):
   monkeypatch.setenv('XLA_FLAGS', os.environ['XLA_FLAGS'])  # a run adds to it
-  before = everything(folder)
-  code = launch(shlex.split(line))
-  out, err = capsys.readouterr()
-  assert err.splitlines() == (BAD | UNFIT)[line]
-  assert code == ExitCode.USAGE
-  assert out == '' or line in UNFIT
-  assert everything(folder) == before
+  before = contents(folder)
+  faults = []
+  for command, answer in cases(section).items():
+    code = launch(shlex.split(command))
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    if code != ExitCode.USAGE:
+      faults.append(f'{command}: exit code {code}')
+    if len(lines) != len(answer) or not all(map(names_in_order, lines, answer)):
+      faults.append(f'{command}: {answer} is not named by {lines}')
+    if out and section != DATA:
+      faults.append(f'{command}: prints {out!r}')
+    if contents(folder) != before:
+      faults.append(f'{command}: writes {contents(folder).keys() - before.keys()}')
+  assert not faults, '\n'.join(faults)
 
 
 def test_more_devices_than_a_cpu_may_have(folder, capsys):
-  most = max(cores.count_usable(), 8)
+  highest = max(cores.count_usable(), 8)
   assert launch(['--config.execution.devices=100000000']) == ExitCode.USAGE
-  wanted = f'--config.execution.devices=100000000 must be at most {most} here.'
-  assert capsys.readouterr().err == wanted + '\n'
+  (line,) = capsys.readouterr().err.splitlines()
+  assert names_in_order(line, ['--config.execution.devices=100000000', str(highest)])

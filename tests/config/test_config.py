@@ -1,7 +1,9 @@
 """The rules of a configuration, and that the page of knobs states all of them."""
 
 import json
+import math
 import re
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from moon_jax import catalog, config
+from moon_jax.core.flags import flag
 
 
 def settings(**changes):
@@ -57,7 +60,7 @@ def test_a_config_saved_as_json_is_the_same_experiment():
 
 
 @pytest.mark.parametrize(
-  ('name', 'value', 'wanted'),
+  ('name', 'value', 'requirement'),
   [
     ('seed', True, 'a whole number'),
     ('seed', None, 'a whole number'),
@@ -70,41 +73,41 @@ def test_a_config_saved_as_json_is_the_same_experiment():
     ('optimizer.learning_rate', 'auto', 'a number'),
   ],
 )
-def test_bad_value(name, value, wanted):
+def test_bad_value(name, value, requirement):
   values = settings() | {name: value}
-  assert problems(values) == [f'--config.{name}={value!r} must be {wanted}.']
+  assert problems(values) == [f'{flag(name, value)} must be {requirement}.']
 
 
-PLAIN = '--config.optimizer.name=adam must be sgd with --config.algorithm='
-LOOKING = '--config.optimizer.nesterov=true must be false with --config.algorithm='
+NOT_SGD = "--config.optimizer.name='adam' must be sgd with --config.algorithm="
+NESTEROV = '--config.optimizer.nesterov=true must be false with --config.algorithm='
 
 
 # Values that one algorithm alone refuses, the start of its message, and valid values.
 @pytest.mark.parametrize(
-  ('algorithm', 'values', 'line', 'good'),
+  ('algorithm', 'values', 'message', 'valid_values'),
   [
-    ('scaffold', {'optimizer.name': 'adam'}, f'{PLAIN}scaffold.', {}),
-    ('scaffold', {'optimizer.nesterov': True}, f'{LOOKING}scaffold.', {}),
-    ('fednova', {'optimizer.name': 'adam'}, f'{PLAIN}fednova.', {}),
+    ('scaffold', {'optimizer.name': 'adam'}, f"{NOT_SGD}'scaffold'.", {}),
+    ('scaffold', {'optimizer.nesterov': True}, f"{NESTEROV}'scaffold'.", {}),
+    ('fednova', {'optimizer.name': 'adam'}, f"{NOT_SGD}'fednova'.", {}),
     (
       'fednova',
       {'fednova.tau_eff': 'steps'},
-      '--config.fednova.mu=0.0 must be above 0 with --config.fednova.tau_eff=steps.',
+      "--config.fednova.mu=0.0 must be above 0 with --config.fednova.tau_eff='steps'.",
       {'fednova.tau_eff': 'steps', 'fednova.mu': 0.1},
     ),
     (
       'fednova',
       {'attack.name': 'alie'},
-      '--config.algorithm=fednova must be another than fednova and fedexp with',
+      "--config.algorithm='fednova' must be another than fednova and fedexp with",
       {'attack.name': 'label_flip'},
     ),
   ],
 )
-def test_a_rule_of_a_part_is_its_own_alone(algorithm, values, line, good):
+def test_a_rule_holds_for_its_part_alone(algorithm, values, message, valid_values):
   config.validate(settings() | values | {'algorithm': 'fedavg'})
-  config.validate(settings() | good | {'algorithm': algorithm})
-  (told,) = problems(settings() | values | {'algorithm': algorithm})
-  assert told.startswith(line)
+  config.validate(settings() | valid_values | {'algorithm': algorithm})
+  (problem,) = problems(settings() | values | {'algorithm': algorithm})
+  assert problem.startswith(message)
 
 
 @pytest.mark.parametrize(('name', 'rate'), [('sgd', 1), ('adam', 0.01), ('yogi', 0.01)])
@@ -116,29 +119,47 @@ def test_the_servers_rate_follows_its_optimizer_unless_given(name, rate):
   # A config file may set a number; setting the automatic number changes nothing.
   for number in (rate, 0.5):
     chosen.server_optimizer.learning_rate = number
-    given = config.validate(chosen.to_dict())
-    assert given.server_optimizer.learning_rate == number
-    assert (given == automatic) == (number == rate)
+    explicit = config.validate(chosen.to_dict())
+    assert explicit.server_optimizer.learning_rate == number
+    assert (explicit == automatic) == (number == rate)
 
 
-def told_bounds():
-  """Knob -> the bound that `--help` shows: (low, low included, high, high included)."""
-  infinite, bounds = float('inf'), {}
+class Interval(NamedTuple):
+  """Numbers from low to high; the ends belong to it or not."""
+
+  low: float
+  has_low: bool
+  high: float
+  has_high: bool
+
+
+def shown_bounds():
+  """Knob -> the interval that `--help` shows for it."""
+  intervals = {}
   for name, knob in catalog.every_knob().items():
-    told = knob.bound.wanted if knob.bound else ''
-    if interval := re.search(r'in ([\[(])([\d.]+), ([\d.]+)([\])])', told):
-      opens, low, high, closes = interval.groups()
-      bounds[name] = (float(low), opens == '[', float(high), closes == ']')
-    elif 'above 0' in told:
-      bounds[name] = (0, False, infinite, False)
-    elif least := re.search(r'at least (\d)', told):
-      bounds[name] = (int(least[1]), True, infinite, False)
-  return bounds
+    requirement = knob.bound.requirement if knob.bound else ''
+    interval = re.search(r'in ([\[(])([\d.]+), ([\d.]+)([\])])', requirement)
+    at_least = re.search(r'at least (\d)', requirement)
+    if interval:
+      opening, low, high, closing = interval.groups()
+      intervals[name] = Interval(
+        float(low), opening == '[', float(high), closing == ']'
+      )
+    elif 'above 0' in requirement:
+      intervals[name] = Interval(0, False, math.inf, False)
+    elif at_least:
+      intervals[name] = Interval(int(at_least[1]), True, math.inf, False)
+  return intervals
 
 
 # For these knobs, rules other than bounds decide whether a number is valid.
-OTHER_RULES = {'topology.degree', 'cnn_transformer.heads', 'dco_moon.normalise'}
-OTHER_RULES |= {'execution.devices', 'execution.lanes'}
+OTHER_RULES = {
+  'topology.degree',
+  'cnn_transformer.heads',
+  'dco_moon.normalise',
+  'execution.devices',
+  'execution.lanes',
+}
 
 
 def numeric_knobs():
@@ -149,29 +170,48 @@ def numeric_knobs():
   }
 
 
-def test_every_number_has_its_bound_in_the_help():
-  assert set(numeric_knobs()) == set(told_bounds()) - OTHER_RULES
-
-
-@pytest.mark.parametrize('name', numeric_knobs())
-def test_the_bound_of_the_help_is_the_one_that_holds(name):
-  low, low_included, high, high_included = told_bounds()[name]
-  if numeric_knobs()[name] is int:
+def inside_and_outside(interval, kind):
+  """Values at the ends of an interval and beyond: those in it, those not in it."""
+  low, has_low, high, has_high = interval
+  if kind is int:
     low, high = int(low), int(min(high, 2**70))
-    good, bad = [low, low + 1, high], [low - 1, -(2**40)]
-    bad += [high + 1, 2**70] if high < 2**70 else []
+    outside = [low - 1, -(2**40)]
+    if high < 2**70:
+      outside += [high + 1, 2**70]
+    return [low, low + 1, high], outside
+  smallest, largest = 2.0**-126, 2.0**127
+  inside = [low + smallest]
+  outside = [low - 1e-9, smallest / 2, 2 * largest, -largest, math.nan]
+  (inside if has_low else outside).append(low)
+  if high == math.inf:
+    inside.append(largest)
   else:
-    tiny, huge = 2.0**-126, 2.0**127
-    good = [low] * low_included + [low + tiny] + [high] * high_included
-    good += [huge] if high == float('inf') else [high * (1 - 1e-9)]
-    bad = [low] * (not low_included) + [high] * (not high_included) + [low - 1e-9]
-    bad += [tiny / 2, 2 * huge, -huge, float('nan')]
-    bad += [high + 1e-9] if high < float('inf') else []
-  for value in good:
-    assert config.convert(name, value) == value
-  for value in bad:
-    with pytest.raises(config.ConfigError):
-      config.convert(name, value)
+    inside.append(high * (1 - 1e-9))
+    outside.append(high + 1e-9)
+    (inside if has_high else outside).append(high)
+  return inside, outside
+
+
+def is_valid(name, value):
+  try:
+    return config.convert(name, value) == value
+  except config.ConfigError:
+    return False
+
+
+def test_every_number_has_its_bound_in_the_help():
+  assert set(numeric_knobs()) == set(shown_bounds()) - OTHER_RULES
+
+
+def test_the_bound_of_the_help_is_the_one_that_holds():
+  faults = []
+  for name, kind in numeric_knobs().items():
+    inside, outside = inside_and_outside(shown_bounds()[name], kind)
+    faults += [
+      f'{name} refuses {value}' for value in inside if not is_valid(name, value)
+    ]
+    faults += [f'{name} takes {value}' for value in outside if is_valid(name, value)]
+  assert not faults
 
 
 # Values that a config file may assign by mistake.
@@ -223,8 +263,8 @@ def test_changes_name_what_makes_another_experiment():
   saved = as_saved()
   saved['moon']['mu'] = 1.0
   saved['old'] = 'gone'
-  given = config.validate(settings(num_clients=7))
-  assert config.changes(saved, given) == [
+  current = config.validate(settings(num_clients=7))
+  assert config.changes(saved, current) == [
     'moon.mu: 1.0 -> 5.0',
     'num_clients: 10 -> 7',
     "old: 'gone' -> no longer a knob",
@@ -243,8 +283,8 @@ def test_a_knob_that_came_later_was_as_its_default():
 
 
 def test_changes_leave_out_what_follows_from_another():
-  given = config.validate(settings(algorithm='decentralized_fedavg', batch_size=8))
-  assert config.changes(as_saved(), given) == [
+  current = config.validate(settings(algorithm='decentralized_fedavg', batch_size=8))
+  assert config.changes(as_saved(), current) == [
     "algorithm: 'moon' -> 'decentralized_fedavg'",
     'batch_size: 64 -> 8',
   ]
@@ -252,17 +292,28 @@ def test_changes_leave_out_what_follows_from_another():
 
 # Knobs that a resumed run may change: its results differ by float32 rounding at most,
 # or it only goes on where it would have ended.
-FREE = {
-  *('num_rounds', 'eval_every_rounds', 'checkpoint_every_rounds', 'data.dir'),
+MAY_CHANGE = {
+  'num_rounds',
+  'eval_every_rounds',
+  'checkpoint_every_rounds',
+  'data.dir',
   'data.trust_pickles',
-  *('on_nonfinite', 'logger', 'execution.deterministic', 'execution.compile_cache'),
-  *('execution.devices', 'execution.lanes', 'execution.convolution'),
-  *('execution.cache_mib', 'execution.client_store', 'execution.profile'),
+  'on_nonfinite',
+  'logger',
+  'execution.devices',
+  'execution.lanes',
+  'execution.convolution',
+  'execution.cache_mib',
+  'execution.client_store',
+  'execution.deterministic',
+  'execution.compile_cache',
+  'execution.profile',
 }
 
 
 def test_what_a_resumed_run_may_change():
-  assert {name for name, k in catalog.every_knob().items() if k.may_change} == FREE
+  knobs = catalog.every_knob()
+  assert {name for name, knob in knobs.items() if knob.may_change} == MAY_CHANGE
 
 
 def test_the_cosine_depends_on_the_number_of_rounds():

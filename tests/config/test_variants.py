@@ -42,7 +42,7 @@ def kind(choice):
   flat = config.load(choice)
   words = [
     (knob, flat[knob])
-    for knob in sorted(config.used(flat))
+    for knob in sorted(config.used_knobs(flat))
     if isinstance(flat[knob], str | bool) and knob != 'data.name'
   ]
   return (*words, image_shape(flat))
@@ -162,7 +162,7 @@ def test_the_settings_of_the_papers(choice):
   unused = {
     f'{algorithm}.{n}' for c, n in (('mu', 'mu'), ('tau', tau)) if row[c] == '-'
   }
-  used = set(config.used(flat))
+  used = set(config.used_knobs(flat))
   changes = VARIANTS[row['file']][row['variant']].changes
   assert not unused & used
   assert set(changes) <= used

@@ -33,7 +33,7 @@ class WeightsAndBiases(Logger):
         id=run_id,
         resume='allow',
         reinit='create_new',  # the user's own program may already have a run
-        config=config_lib.used(config_lib.flatten(run.config)),
+        config=config_lib.used_knobs(config_lib.flatten(run.config)),
         allow_val_change=True,  # a resumed run may have another num_rounds
         settings=wandb.Settings(console='off'),
       )
