@@ -181,12 +181,12 @@ def _require_kinds(arrays_by_name, kinds):
   for name, kind in kinds.items():
     array = arrays_by_name[name]
     dtype_kinds, axes = kind.split(' ')
-    fits = array.ndim == len(axes) and array.dtype.kind in dtype_kinds
-    fits = fits and array.size > 0
-    if fits:
+    is_valid = array.ndim == len(axes) and array.dtype.kind in dtype_kinds
+    is_valid = is_valid and array.size > 0
+    if is_valid:
       for axis, size in zip(axes, array.shape, strict=True):
-        fits = fits and sizes.setdefault(axis, size) == size
-    if not fits or (dtype_kinds == 'iu' and array.min() < 0):
+        is_valid = is_valid and sizes.setdefault(axis, size) == size
+    if not is_valid or (dtype_kinds == 'iu' and array.min() < 0):
       raise ValueError(f'{name} is {array.dtype} of shape {array.shape}, or below 0')
 
 

@@ -182,34 +182,34 @@ class Rounds:
     Args:
       print_text: called with what is compiled; see `Console.say`.
     """
-    experiment, state = self._experiment, self._state
-    config = experiment.config
     first_packed = self._pack(self.left.start)
     self._first_packed = futures.Future()
     self._first_packed.set_result(first_packed)
-
-    def compile_programs():
-      compiled = programs.compile_programs(
-        experiment, state, first_packed.inputs, donate=not self._keep_states
-      )
-      test_own_models = None
-      if experiment.tests.of_clients:
-        test_own_models = own_tests.compiled(experiment, state)
-      test_fine_tuned = None
-      if used_value(config, 'fine_tune_epochs'):
-        test_fine_tuned = fine_tuning.compiled(experiment, state)
-      host_test_programs = evaluation.HostTestPrograms(
-        compiled.evaluate, test_own_models, test_fine_tuned
-      )
-      return compiled, host_test_programs
-
     print_text('compiling one round and one test ... ', end='')
     begin = time.perf_counter()
     self._programs, self._host_test_programs = compile_cache.compiled(
-      config.execution.compile_cache, compile_programs
+      self._experiment.config.execution.compile_cache,
+      lambda: self._compiled_programs(first_packed.inputs),
     )
     self._compile_seconds = time.perf_counter() - begin
     print_text(f'{self._compile_seconds:.1f} s')
+
+  def _compiled_programs(self, inputs):
+    """The programs of a round and of its tests on the device, and of the host's."""
+    experiment, state = self._experiment, self._state
+    compiled = programs.compile_programs(
+      experiment, state, inputs, donate=not self._keep_states
+    )
+    test_own_models = None
+    if experiment.tests.of_clients:
+      test_own_models = own_tests.compiled(experiment, state)
+    test_fine_tuned = None
+    if used_value(experiment.config, 'fine_tune_epochs'):
+      test_fine_tuned = fine_tuning.compiled(experiment, state)
+    host_tests = evaluation.HostTestPrograms(
+      compiled.evaluate, test_own_models, test_fine_tuned
+    )
+    return compiled, host_tests
 
   def buffers(self) -> dict[str, int]:
     """Name -> bytes of what is large in the device's memory."""
@@ -257,7 +257,8 @@ class Rounds:
     """The round `index`, after the store has the memories of the last clients."""
     store_seconds = self._store_memories()
     begin = time.perf_counter()
-    plan, arrivals = self._experiment.planner.plan(index), None
+    plan = self._experiment.planner.plan(index)
+    arrivals = None
     lookup_seconds = 0.0
     if self._store:
       lookup_begin = time.perf_counter()

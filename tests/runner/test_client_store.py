@@ -318,6 +318,16 @@ def test_what_a_checkpoint_names_is_never_written_over(store):
   assert store._end <= 200 + 3 * 7
 
 
+def test_memories_leave_a_save_the_space_that_it_needs(store):
+  store.reserved_bytes = 2**62
+  with pytest.raises(RunError, match='cannot be written: No space left on device'):
+    store.write(np.arange(1), memories_of([0]))
+  assert len(store.index().clients) == 0
+  store.reserved_bytes = 0
+  store.write(np.arange(1), memories_of([0]))
+  assert len(store.index().clients) == 1
+
+
 def test_going_on_from_an_older_checkpoint(store):
   clients = np.arange(5)
   store.write(clients, memories_of(clients))
