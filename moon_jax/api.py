@@ -25,7 +25,7 @@ from moon_jax.runner import client_store, loop, run_directory, signals
 from moon_jax.runner.callbacks import stop_if_diverged
 from moon_jax.runner.rounds import Round, Rounds
 from moon_jax.sweeps import running
-from moon_jax.sweeps.cells import Cell, combinations, in_one_folder
+from moon_jax.sweeps.runs import SweepRun, combinations, in_one_folder
 
 Record = dict[str, Any]
 
@@ -136,18 +136,18 @@ def sweep(
   config_lib.validate(config)
   common = config_lib.with_defaults(config_lib.flatten(config))  # 'auto' stays 'auto'
   changes, out = combinations(common, over), expand(out)
-  cells = []
+  runs = []
   for change in changes:
     valid, name = config_lib.validate(common | change), cli.name_of(None, change)
     command = f'moon_jax.run(config, {str(out / name)!r})'
-    cells.append(Cell(name, [], cli.request(valid, out / name, command)))
-  if problems := in_one_folder([cell.name for cell in cells]):
+    runs.append(SweepRun(name, [], cli.request(valid, out / name, command)))
+  if problems := in_one_folder([run.name for run in runs]):
     raise config_lib.ConfigError(problems)
-  running.check(cells)
+  running.check(runs)
   files.require_writable(out, 'out')
-  if errors := running.run_here(cells, signals.Stop()):
+  if errors := running.run_here(runs, signals.Stop()):
     raise errors[0]
-  places = [cell.request.workdir for cell in cells]
+  places = [run.request.workdir for run in runs]
   return [
     change | {'workdir': str(place)} | files.read_json(place / run_directory.SUMMARY)
     for change, place in zip(changes, places, strict=True)

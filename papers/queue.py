@@ -40,7 +40,7 @@ from moon_jax.platform import devices
 from moon_jax.runner import clock, loop, provenance, run_directory, signals
 from moon_jax.runner.signals import Stop, StoppedError
 from moon_jax.sweeps import running
-from moon_jax.sweeps.cells import Cell, in_one_folder
+from moon_jax.sweeps.runs import SweepRun, in_one_folder
 from papers import kept_runs
 
 PAPERS = pathlib.Path(__file__).parent
@@ -69,7 +69,7 @@ class Line(NamedTuple):
   settings: list[str]
 
 
-def cells(table: pathlib.Path, runs: pathlib.Path, data: str = '') -> list[Cell]:
+def cells(table: pathlib.Path, runs: pathlib.Path, data: str = '') -> list[SweepRun]:
   """The runs that a table lists, the most important first.
 
   Args:
@@ -115,7 +115,9 @@ def _parse(words: str) -> Line | None:
   return Line(seeds.split(','), file.strip(), variants, settings)
 
 
-def _cell(line: Line, variant: str, seed: str, runs: pathlib.Path, data: str) -> Cell:
+def _cell(
+  line: Line, variant: str, seed: str, runs: pathlib.Path, data: str
+) -> SweepRun:
   name = file_name('_'.join([line.file, variant, *line.settings, f'seed{seed}']))
   settings = [*line.settings, f'seed={seed}']
   if data:
@@ -126,13 +128,13 @@ def _cell(line: Line, variant: str, seed: str, runs: pathlib.Path, data: str) ->
     f'--workdir={runs / name}',
     *(f'--config.{setting}' for setting in settings),
   ]
-  return Cell(name, argv, cli.parse(argv))
+  return SweepRun(name, argv, cli.parse(argv))
 
 
 # --- running --------------------------------------------------------------------------
 
 
-def work(cells: Sequence[Cell], results: pathlib.Path, stop: Stop) -> ExitCode:
+def work(cells: Sequence[SweepRun], results: pathlib.Path, stop: Stop) -> ExitCode:
   """Runs what is left, except what another process is running, and keeps the results.
 
   After each run it starts again at the top of the list, because a run there may have
@@ -141,7 +143,7 @@ def work(cells: Sequence[Cell], results: pathlib.Path, stop: Stop) -> ExitCode:
   Raises:
     StoppedError: a stop was requested, and the run has saved its finished rounds.
   """
-  load = running.remembered()
+  load = running.caching_loader()
   failed_names = set()
   busy_names = set()
   while True:
@@ -174,14 +176,14 @@ def work(cells: Sequence[Cell], results: pathlib.Path, stop: Stop) -> ExitCode:
       failed_names.add(cell.name)
 
 
-def _is_kept(cell: Cell, results: pathlib.Path) -> bool:
+def _is_kept(cell: SweepRun, results: pathlib.Path) -> bool:
   return kept_runs.path_of(results, cell.name).exists()
 
 
 # --- the list of what is left ---------------------------------------------------------
 
 
-def table(cells: Sequence[Cell], results: pathlib.Path, jobs: int) -> Iterator[str]:
+def table(cells: Sequence[SweepRun], results: pathlib.Path, jobs: int) -> Iterator[str]:
   """A line for each run that is left, and the hours, estimated from similar runs."""
   paces = collections.defaultdict(list)  # kind -> seconds of a round
   for cell in cells:
@@ -205,7 +207,7 @@ def table(cells: Sequence[Cell], results: pathlib.Path, jobs: int) -> Iterator[s
   )
 
 
-def _pace(cell: Cell, paces: dict[tuple, list[float]]) -> float:
+def _pace(cell: SweepRun, paces: dict[tuple, list[float]]) -> float:
   """Mean seconds of a round of the narrowest kind that has run; 0 if none has."""
   for kind in _kinds(cell):
     if kind in paces:
@@ -213,7 +215,7 @@ def _pace(cell: Cell, paces: dict[tuple, list[float]]) -> float:
   return 0.0
 
 
-def _kinds(cell: Cell) -> list[tuple]:
+def _kinds(cell: SweepRun) -> list[tuple]:
   """The kinds of runs to which a run belongs, from the narrowest to all runs."""
   config = cell.request.config
   config_choice = cell.argv[0]
@@ -226,7 +228,7 @@ def _kinds(cell: Cell) -> list[tuple]:
   ]
 
 
-def _seconds_of_a_round(cell: Cell, results: pathlib.Path) -> float | None:
+def _seconds_of_a_round(cell: SweepRun, results: pathlib.Path) -> float | None:
   """Of the kept run, or of the rounds so far; None without any, or if it says nothing.
 
   A run of a GPU says nothing about a machine without one, and the reverse.

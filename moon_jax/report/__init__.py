@@ -3,12 +3,15 @@
 Each file imports only files above it.
 
   statistics   means, deviations and paired differences over seeds
+  escaping     makes texts of run directories harmless
   runs         run directories and their records
   naming       names an experiment in a few words
   groups       chooses runs, and groups them as series and settings
   traces       numbers over the rounds
   results      the numbers of runs and series
   tables       these numbers as tables
+  latex        tables for a paper
+  pivot        a table by two knobs
   features     representations and predictions of a trained model
   models       chooses the runs whose model is examined
   charts       the charts as data

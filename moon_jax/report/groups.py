@@ -12,6 +12,7 @@ import pandas as pd
 
 from moon_jax import catalog
 from moon_jax.core.errors import UsageError
+from moon_jax.core.flags import option
 from moon_jax.report import naming
 from moon_jax.report.naming import ALGORITHM, DIGEST, PLAIN, Key
 from moon_jax.report.runs import Ending, Note, Run, Value
@@ -65,11 +66,11 @@ def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
   return chosen
 
 
-def _require_known(flag: str, names: Iterable[str], known_names: set[str]) -> None:
+def _require_known(flag_name: str, names: Iterable[str], known_names: set[str]) -> None:
   for name in names:
     if name not in known_names:
       hint = catalog.did_you_mean(name, known_names)
-      raise UsageError(f'--{flag}: no run has a setting {name!r}.{hint}')
+      raise UsageError(f'{option(flag_name)}: no run has a setting {name!r}.{hint}')
 
 
 def _is(value: Value | None, word: str) -> bool:

@@ -1,6 +1,6 @@
 """Sweeps: many runs of one configuration, each an ordinary run directory.
 
-cells     the runs: the combinations of the knobs' values, as folders and commands
+runs      the runs: the combinations of the knobs' values, as folders and commands
 slurm     an array job of the runs
 running   runs what is left, one after another or in several processes
 estimate  the time and the disk space that are left

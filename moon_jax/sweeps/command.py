@@ -48,7 +48,7 @@ from moon_jax.core.flags import flag, option
 from moon_jax.core.paths import expand
 from moon_jax.platform import devices
 from moon_jax.runner.signals import Stop
-from moon_jax.sweeps.cells import Cell, cells
+from moon_jax.sweeps.runs import SweepRun, sweep_runs
 
 
 def main(argv: list[str], stop: Stop) -> int:
@@ -64,12 +64,12 @@ class SweepRequest(NamedTuple):
   """A sweep.
 
   Attributes:
-    cells: its runs.
+    runs: its runs.
     out: their folder.
     flags: the other flags.
   """
 
-  cells: list[Cell]
+  runs: list[SweepRun]
   out: pathlib.Path
   flags: FlagValues
 
@@ -107,7 +107,7 @@ def parse(argv: Sequence[str]) -> SweepRequest:
   path, _ = config_lib.split(choice)
   out = expand(values.out or f'runs/{pathlib.Path(path).stem}-sweep')
   over = cli.values_of('over', values.over)
-  return SweepRequest(cells(choice, words, over, out), out, values)
+  return SweepRequest(sweep_runs(choice, words, over, out), out, values)
 
 
 def _run(argv: Sequence[str], stop: Stop) -> int:
@@ -116,12 +116,12 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
   from moon_jax.report import __main__ as report
   from moon_jax.sweeps import estimate, running, slurm
 
-  running.check(request.cells)
+  running.check(request.runs)
   if request.flags['dry-run'].value:
-    print('\n'.join(estimate.table(request.cells, request.out)))
+    print('\n'.join(estimate.table(request.runs, request.out)))
     return ExitCode.DONE
   files.require_writable(request.out, 'out')
-  unfinished = running.left(request.cells)
+  unfinished = running.unfinished_runs(request.runs)
   if request.flags.slurm is not None:
     if unfinished:
       print(slurm.submit(unfinished, request.out, request.flags.slurm))
@@ -132,17 +132,17 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
     return _run_share(request, stop)
   num_processes = request.flags.jobs or len(devices.visible_gpus()) or 1
   if num_processes > 1 and unfinished:
-    exit_code = running.run_in_processes(argv, request.cells, num_processes)
+    exit_code = running.run_in_processes(argv, request.runs, num_processes)
     if exit_code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):
       print(
         'Stopped; what was saved stays. To go on: the same command', file=sys.stderr
       )
       return exit_code
   else:
-    running.run_here(request.cells, stop)
-  unfinished = running.left(request.cells)
-  for cell in unfinished:
-    print(f'{cell.name}: {running.state_of(cell)}', file=sys.stderr)
+    running.run_here(request.runs, stop)
+  unfinished = running.unfinished_runs(request.runs)
+  for run in unfinished:
+    print(f'{run.name}: {running.state_of(run)}', file=sys.stderr)
   if unfinished:
     if num_processes > 1:
       logs = request.out / running.LOGS
@@ -160,7 +160,7 @@ def _run_share(request: SweepRequest, stop: Stop) -> int:
   from moon_jax.sweeps import running
 
   running.take_share(request.flags.share)
-  errors = running.run_here(request.cells, stop)
+  errors = running.run_here(request.runs, stop)
   # A run that another process is running has not failed.
   has_failed = any(not isinstance(error, run_directory.BusyError) for error in errors)
   return ExitCode.FAILED if has_failed else ExitCode.DONE

@@ -10,8 +10,8 @@ from moon_jax import config as config_lib
 from moon_jax.core import files, paths
 from moon_jax.core.errors import NoCheckpointError
 from moon_jax.runner import clock, provenance, run_directory
-from moon_jax.sweeps.cells import Cell
-from moon_jax.sweeps.running import left, state_of
+from moon_jax.sweeps.running import state_of, unfinished_runs
+from moon_jax.sweeps.runs import SweepRun
 
 # Knobs that another run must share with a run of a sweep to predict its time.
 _KNOBS_OF_COSTS = (
@@ -48,7 +48,7 @@ class _Cost(NamedTuple):
   size: int
 
 
-def table(cells: Sequence[Cell], out: pathlib.Path) -> Iterator[str]:
+def table(runs: Sequence[SweepRun], out: pathlib.Path) -> Iterator[str]:
   """A line for each run, how far it is; then an estimate of time and disk space.
 
   A run is estimated by the average of the begun runs with its algorithm, or of all
@@ -56,28 +56,28 @@ def table(cells: Sequence[Cell], out: pathlib.Path) -> Iterator[str]:
   this machine, beside the sweep.
 
   Args:
-    cells: the runs of the sweep.
+    runs: the runs of the sweep.
     out: their folder.
   """
-  for cell in cells:
-    yield f'{state_of(cell):<20} {cell.name}'
-  costs = {cell.name: _cost(cell.request.workdir, _knobs(cell)) for cell in cells}
+  for run in runs:
+    yield f'{state_of(run):<20} {run.name}'
+  costs = {run.name: _cost(run.request.workdir, _knobs(run)) for run in runs}
   begun_costs = [cost for cost in costs.values() if cost.rounds]
   seconds = 0.0
   megabytes = 0.0
-  for cell in left(cells):
-    config = cell.request.config
+  for run in unfinished_runs(runs):
+    config = run.request.config
     alike = [cost for cost in begun_costs if cost.algorithm == config.algorithm]
-    alike = alike or begun_costs or list(_costs_of_earlier_runs(out, _knobs(cell)))
+    alike = alike or begun_costs or list(_costs_of_earlier_runs(out, _knobs(run)))
     if not alike:
       yield 'left: unknown; the first rounds of a run give an estimate'
       return
-    rounds_left = config.num_rounds - costs[cell.name].rounds
+    rounds_left = config.num_rounds - costs[run.name].rounds
     seconds_per_round = statistics.fmean(cost.training / cost.rounds for cost in alike)
     seconds += statistics.fmean(cost.starting for cost in alike)
     seconds += rounds_left * seconds_per_round
     size = statistics.fmean(cost.size for cost in alike)
-    megabytes += max(0, size - costs[cell.name].size) / 1e6
+    megabytes += max(0, size - costs[run.name].size) / 1e6
   source = ', by earlier runs on this machine' if seconds and not begun_costs else ''
   yield (
     f'left: about {seconds / 60:.1f} minutes of one process, {megabytes:.1f} MB of '
@@ -85,8 +85,8 @@ def table(cells: Sequence[Cell], out: pathlib.Path) -> Iterator[str]:
   )
 
 
-def _knobs(cell: Cell) -> dict[str, Any]:
-  return config_lib.flatten(cell.request.config)
+def _knobs(run: SweepRun) -> dict[str, Any]:
+  return config_lib.flatten(run.request.config)
 
 
 def _cost(workdir: pathlib.Path, knobs: Mapping[str, Any]) -> _Cost:

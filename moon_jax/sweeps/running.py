@@ -25,19 +25,19 @@ from moon_jax.core.types import Dataset
 from moon_jax.platform import devices
 from moon_jax.runner import loggers, loop, run_directory
 from moon_jax.runner.signals import Stop, StoppedError
-from moon_jax.sweeps.cells import Cell
+from moon_jax.sweeps.runs import SweepRun
 
 LOGS = 'jobs'  # the folder of the processes' output
 FINISHED = 'finished'
 _PR_SET_PDEATHSIG = 1  # a constant of Linux
 
 
-def state_of(cell: Cell) -> str:
+def state_of(run: SweepRun) -> str:
   """'finished', '12 of 30 rounds', 'new', 'diverged in round 3', or a complaint.
 
   A run whose records are finite, though it has diverged, counts as one with rounds.
   """
-  workdir, config = cell.request.workdir, cell.request.config
+  workdir, config = run.request.workdir, run.request.config
   try:
     if run_directory.why_finished(workdir, config):
       return FINISHED
@@ -49,39 +49,39 @@ def state_of(cell: Cell) -> str:
   return f'{len(rounds)} of {config.num_rounds} rounds' if rounds else 'new'
 
 
-def rounds_done(cell: Cell) -> int:
+def rounds_done(run: SweepRun) -> int:
   """Number of recorded rounds."""
-  path = cell.request.workdir / run_directory.METRICS
+  path = run.request.workdir / run_directory.METRICS
   with contextlib.suppress(OSError), files.opened(path) as file:
     return file.read().count(b'\n')
   return 0
 
 
-def left(cells: Sequence[Cell]) -> list[Cell]:
+def unfinished_runs(runs: Sequence[SweepRun]) -> list[SweepRun]:
   """The runs that are not finished."""
-  return [cell for cell in cells if not _is_finished(cell)]
+  return [run for run in runs if not _is_finished(run)]
 
 
-def _is_finished(cell: Cell) -> bool:
+def _is_finished(run: SweepRun) -> bool:
   with contextlib.suppress(RunError):
-    return bool(run_directory.why_finished(cell.request.workdir, cell.request.config))
+    return bool(run_directory.why_finished(run.request.workdir, run.request.config))
   return False
 
 
-def check(cells: Sequence[Cell]) -> None:
+def check(runs: Sequence[SweepRun]) -> None:
   """Checks whether every run can be in its directory, and prints what to know of it.
 
   Raises:
     ConfigError: some directories hold another experiment; one line each.
   """
   problems = []
-  for cell in cells:
+  for run in runs:
     try:
-      loggers.require(cell.request.config.logger)
-      notices = run_directory.check(cell.request.workdir, cell.request.config)
-      if state_of(cell) == FINISHED:  # other runs print them when they begin
+      loggers.require(run.request.config.logger)
+      notices = run_directory.check(run.request.workdir, run.request.config)
+      if state_of(run) == FINISHED:  # other runs print them when they begin
         for notice in notices:
-          print(f'{cell.name}: {notice}', file=sys.stderr)
+          print(f'{run.name}: {notice}', file=sys.stderr)
     except NoCheckpointError:
       pass  # reported when the run begins, and no reason to hold other runs back
     except UsageError as error:
@@ -90,11 +90,11 @@ def check(cells: Sequence[Cell]) -> None:
     raise ConfigError(dict.fromkeys(problems))
 
 
-def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
+def run_here(runs: Sequence[SweepRun], stop: Stop) -> list[RunError]:
   """Runs one run after another, each once, unless another process is running it.
 
   Args:
-    cells: all runs of the sweep.
+    runs: all runs of the sweep.
     stop: what can end it early.
 
   Returns:
@@ -104,15 +104,15 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
   Raises:
     StoppedError: it was asked to stop, and the run has saved its finished rounds.
   """
-  unfinished = left(cells)
+  unfinished = unfinished_runs(runs)
   if not unfinished:
     return []
   errors: list[RunError] = []
-  load = remembered()
+  load = caching_loader()
   begin = time.monotonic()
   # Over all runs, so that a sweep that continues has the same programs.
-  min_steps = most_steps([cell.request.config for cell in cells], load)
-  for index, cell in enumerate(unfinished):
+  min_steps = most_steps([run.request.config for run in runs], load)
+  for index, run in enumerate(unfinished):
     time_left = ''
     if index:
       # A request may have come in the last round of the run before, which has ended.
@@ -120,24 +120,24 @@ def run_here(cells: Sequence[Cell], stop: Stop) -> list[RunError]:
       seconds_per_run = (time.monotonic() - begin) / index
       seconds_left = seconds_per_run * (len(unfinished) - index)
       time_left = f', about {seconds_left / 60:.0f} min left'
-    print(f'[run {index + 1} of {len(unfinished)}{time_left}] {cell.name}', flush=True)
+    print(f'[run {index + 1} of {len(unfinished)}{time_left}] {run.name}', flush=True)
     try:
-      loop.run(cell.request, stop, load=load, min_steps=min_steps)
+      loop.run(run.request, stop, load=load, min_steps=min_steps)
     except (StoppedError, MemoryError):
       raise
     except RunError as error:  # it ends no other run
       is_busy = isinstance(error, run_directory.BusyError)
       reason = 'another process is running it' if is_busy else error
-      print(f'{cell.name}: {reason}', file=sys.stderr)
+      print(f'{run.name}: {reason}', file=sys.stderr)
       errors.append(error)
     except Exception as error:  # of a callback, for example
       traceback.print_exc()
-      errors.append(RunError(f'{cell.name}: {error!r}'))
+      errors.append(RunError(f'{run.name}: {error!r}'))
   return errors
 
 
-def remembered() -> Callable[[data.DataOptions], Dataset]:
-  """Loads data as the engine does, but not again if the last run had the same."""
+def caching_loader() -> Callable[[data.DataOptions], Dataset]:
+  """A function that loads data, but not again if the last run had the same."""
   datasets: dict[str, Dataset] = {}  # one at most
 
   def load(options):
@@ -173,19 +173,19 @@ def most_steps(
 
 
 def run_in_processes(
-  argv: Sequence[str], cells: Sequence[Cell], num_processes: int
+  argv: Sequence[str], runs: Sequence[SweepRun], num_processes: int
 ) -> int:
   """Runs what is left in several processes, each with its share of cores or GPUs.
 
   Args:
     argv: words of the command line.
-    cells: all runs of the sweep.
+    runs: all runs of the sweep.
     num_processes: number of processes.
 
   Returns:
     The exit code of a process that was stopped; otherwise ExitCode.DONE.
   """
-  logs = cells[0].request.workdir.parent / LOGS
+  logs = runs[0].request.workdir.parent / LOGS
   logs.mkdir(parents=True, exist_ok=True)
   command = [sys.executable, '-m', 'moon_jax.sweep', *argv, '--no-report']
   workers: list[subprocess.Popen] = []
@@ -195,7 +195,7 @@ def run_in_processes(
       log = stack.enter_context((logs / f'{index}.log').open('ab'))
       words = [*command, f'--share={index}/{num_processes}']
       workers.append(subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT))
-    _show_progress(cells, workers)
+    _show_progress(runs, workers)
   exit_codes = {worker.wait() for worker in workers}
   for exit_code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):
     if exit_code in exit_codes:
@@ -218,9 +218,11 @@ def _forward_signals(workers: Sequence[subprocess.Popen]) -> None:
       signal.signal(number, forward)
 
 
-def _show_progress(cells: Sequence[Cell], workers: Sequence[subprocess.Popen]) -> None:
+def _show_progress(
+  runs: Sequence[SweepRun], workers: Sequence[subprocess.Popen]
+) -> None:
   """Shows a bar of the rounds of all runs until the workers have ended."""
-  num_rounds = sum(cell.request.config.num_rounds for cell in cells)
+  num_rounds = sum(run.request.config.num_rounds for run in runs)
   bar = progress.Progress(
     'rounds',
     progress.MofNCompleteColumn(),
@@ -231,9 +233,9 @@ def _show_progress(cells: Sequence[Cell], workers: Sequence[subprocess.Popen]) -
   with bar:
     task = bar.add_task('', total=num_rounds, runs='')
     while any(worker.poll() is None for worker in workers):
-      num_finished = len(cells) - len(left(cells))
-      runs = f'{num_finished} of {len(cells)} runs'
-      bar.update(task, completed=sum(map(rounds_done, cells)), runs=runs)
+      num_finished = len(runs) - len(unfinished_runs(runs))
+      text = f'{num_finished} of {len(runs)} runs'
+      bar.update(task, completed=sum(map(rounds_done, runs)), runs=text)
       time.sleep(1.0)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.core.flags import option
-from moon_jax.sweeps.cells import Cell
+from moon_jax.sweeps.runs import SweepRun
 
 SCRIPT = 'sweep.sbatch'
 _TEXT = """#!/bin/bash
@@ -35,11 +35,11 @@ exit $code
 """
 
 
-def submit(cells: Sequence[Cell], out: pathlib.Path, options: str) -> str:
+def submit(runs: Sequence[SweepRun], out: pathlib.Path, options: str) -> str:
   """Writes the script of the runs that are left, and submits it.
 
   Args:
-    cells: the runs that are left, at least one.
+    runs: the runs that are left, at least one.
     out: the folder of the sweep.
     options: options of sbatch, such as '--time=4:00:00 --gres=gpu:1'.
 
@@ -57,10 +57,10 @@ def submit(cells: Sequence[Cell], out: pathlib.Path, options: str) -> str:
   if shutil.which('sbatch') is None:
     raise UsageError('--slurm: there is no sbatch here.')
   out.mkdir(parents=True, exist_ok=True)
-  files.replace(out / SCRIPT, _script(cells))
+  files.replace(out / SCRIPT, _script(runs))
   words = [
     'sbatch',
-    f'--array=0-{len(cells) - 1}',
+    f'--array=0-{len(runs) - 1}',
     f'--output={out.absolute()}/slurm-%a.log',
     *option_words,  # of two equal options, the last wins
     str(out / SCRIPT),
@@ -74,10 +74,10 @@ def submit(cells: Sequence[Cell], out: pathlib.Path, options: str) -> str:
   return process.stdout.strip()
 
 
-def _script(cells: Sequence[Cell]) -> str:
+def _script(runs: Sequence[SweepRun]) -> str:
   """The script, whose task i runs the i-th run."""
   commands = []
-  for cell in cells:
-    command = shlex.join([sys.executable, '-m', 'moon_jax', *cell.argv])
+  for run in runs:
+    command = shlex.join([sys.executable, '-m', 'moon_jax', *run.argv])
     commands.append(f'  {shlex.quote(command)}')
   return _TEXT.format(commands='\n'.join(commands), preempted=int(ExitCode.PREEMPTED))

@@ -9,7 +9,7 @@ import pytest
 
 from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.sweeps import slurm
-from moon_jax.sweeps.cells import cells
+from moon_jax.sweeps.runs import sweep_runs
 
 DIGITS = 'configs/digits_moon.py'
 # Program -> the script in its place; the run is asked to stop and saves.
@@ -38,8 +38,8 @@ def stubs(tmp_path, monkeypatch):
   return folder
 
 
-def sweep_cells(out, *words):
-  return cells(DIGITS, words, {'seed': ['0', '1']}, out)
+def two_runs(out, *words):
+  return sweep_runs(DIGITS, words, {'seed': ['0', '1']}, out)
 
 
 @pytest.mark.parametrize('state', ['RUNNING', 'COMPLETING'])
@@ -48,9 +48,9 @@ def test_a_task_runs_its_command_and_is_requeued_when_its_time_is_over(
 ):
   out = tmp_path / "o u't\n$HOME"
   path = 'a "b";\n c/*.npz'
-  two_cells = sweep_cells(out, '--config.data.source=npz', f'--config.data.path={path}')
+  runs = two_runs(out, '--config.data.source=npz', f'--config.data.path={path}')
   options = "-t 1:00:00 --comment='two words'"
-  assert slurm.submit(two_cells, out, options) == 'Submitted batch job 7'
+  assert slurm.submit(runs, out, options) == 'Submitted batch job 7'
   *options_given, script, _ = (stubs / 'options').read_text().split('\0')
   assert options_given[:2] == ['--array=0-1', f'--output={out}/slurm-%a.log']
   assert options_given[2:] == ['-t', '1:00:00', '--comment=two words']
@@ -66,7 +66,7 @@ def test_a_task_runs_its_command_and_is_requeued_when_its_time_is_over(
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == ExitCode.PREEMPTED
   words = (stubs / 'words').read_text().split('\0')
-  assert words == ['-m', 'moon_jax', *two_cells[1].argv, '']
+  assert words == ['-m', 'moon_jax', *runs[1].argv, '']
   if state == 'RUNNING':
     assert (stubs / 'requeued').read_text() == 'requeue 7_1\n'
   else:  # it was cancelled
@@ -75,7 +75,7 @@ def test_a_task_runs_its_command_and_is_requeued_when_its_time_is_over(
 
 def test_a_task_that_is_killed_says_so(stubs, tmp_path):
   (stubs / 'the python').write_text('#!/bin/bash\nkill -9 $$\n')
-  slurm.submit(sweep_cells(tmp_path), tmp_path, '')
+  slurm.submit(two_runs(tmp_path), tmp_path, '')
   environment = os.environ | {'SLURM_ARRAY_TASK_ID': '0', 'STATE': ''}
   script = tmp_path / slurm.SCRIPT
   task = subprocess.run(['bash', script], env=environment, check=False)
@@ -85,8 +85,8 @@ def test_a_task_that_is_killed_says_so(stubs, tmp_path):
 def test_a_job_that_sbatch_refuses_is_told(stubs, tmp_path, monkeypatch):
   (stubs / 'sbatch').write_text('#!/bin/bash\necho no such partition >&2; exit 1\n')
   with pytest.raises(RunError, match='sbatch: no such partition'):
-    slurm.submit(sweep_cells(tmp_path), tmp_path, '')
+    slurm.submit(two_runs(tmp_path), tmp_path, '')
   (stubs / 'sbatch').unlink()
   monkeypatch.setenv('PATH', str(stubs))  # not the cluster's
   with pytest.raises(UsageError, match='there is no sbatch here'):
-    slurm.submit(sweep_cells(tmp_path), tmp_path, '')
+    slurm.submit(two_runs(tmp_path), tmp_path, '')

@@ -311,8 +311,8 @@ def test_from_python_auto_and_own_knobs_are_those_of_each_run(
   assert common_config.mine.mu == 5.0
   configs = []
 
-  def run_here(cells, stop):
-    configs.extend(cell.request.config for cell in cells)
+  def run_here(runs, stop):
+    configs.extend(run.request.config for run in runs)
     return [RunError('the end')]
 
   monkeypatch.setattr(api.running, 'run_here', run_here)
@@ -338,7 +338,7 @@ def test_from_python_it_is_one_table(swept, tmp_path):
 
 
 def test_each_run_of_a_sweep_has_its_own_data():
-  load = running.remembered()
+  load = running.caching_loader()
   settings = config.flatten(common().to_dict())
   dataset, smaller, same = (
     load(DataOptions(config.validate(settings | {'data.limit': limit})))

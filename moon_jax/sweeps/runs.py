@@ -12,7 +12,7 @@ from moon_jax.config import ConfigError, cli, unknown_knob
 from moon_jax.core.flags import flag, option
 
 
-class Cell(NamedTuple):
+class SweepRun(NamedTuple):
   """One run of a sweep.
 
   Attributes:
@@ -26,12 +26,12 @@ class Cell(NamedTuple):
   request: cli.Request
 
 
-def cells(
+def sweep_runs(
   choice: str,
   words: Sequence[str],
   over: Mapping[str, Sequence[str]],
   out: pathlib.Path,
-) -> list[Cell]:
+) -> list[SweepRun]:
   """The runs of a sweep; nothing is written.
 
   Args:
@@ -48,7 +48,7 @@ def cells(
   set_twice = sorted(knobs_of_words.keys() & over.keys())
   if set_twice:
     raise ConfigError([f'--over and --config both set {", ".join(set_twice)}.'])
-  sweep_cells = []
+  runs = []
   problems: list[str] = []
   for variant_choice in _variant_choices(choice):
     _, variant = config_lib.split(variant_choice)
@@ -63,13 +63,13 @@ def cells(
         f'{option("workdir")}={out / name}',
       ]
       try:
-        sweep_cells.append(Cell(name, argv, cli.parse(argv)))
+        runs.append(SweepRun(name, argv, cli.parse(argv)))
       except ConfigError as error:
         problems.extend(error.problems)
-  problems.extend(in_one_folder([cell.name for cell in sweep_cells]))
+  problems.extend(in_one_folder([run.name for run in runs]))
   if problems:
     raise ConfigError(dict.fromkeys(problems))
-  return sweep_cells
+  return runs
 
 
 def _knob_and_value(word: str) -> tuple[str, str]:

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from moon_jax.config import ConfigError, cli
-from moon_jax.sweeps.cells import cells
+from moon_jax.sweeps.runs import sweep_runs
 
 OUT = pathlib.Path('out')
 DIGITS = 'configs/digits_moon.py'
@@ -13,7 +13,7 @@ DIGITS = 'configs/digits_moon.py'
 
 def names(choice=DIGITS, words=(), **over):
   values_by_knob = {knob.replace('__', '.'): values for knob, values in over.items()}
-  return [cell.name for cell in cells(choice, words, values_by_knob, OUT)]
+  return [run.name for run in sweep_runs(choice, words, values_by_knob, OUT)]
 
 
 def test_a_knob_multiplies_only_the_runs_that_use_it():
@@ -47,11 +47,11 @@ def test_all_variants_that_match():
 
 
 def test_a_run_is_what_launch_py_makes_of_its_words():
-  (cell,) = cells(DIGITS, ['--config.num_rounds=3'], {'moon.mu': ['5']}, OUT)
+  (run,) = sweep_runs(DIGITS, ['--config.num_rounds=3'], {'moon.mu': ['5']}, OUT)
   words = ['--config.num_rounds=3', '--config.moon.mu=5', '--workdir=out/moon.mu=5']
-  assert cell.argv == [f'--config={DIGITS}', *words]
-  assert cell.request == cli.parse(cell.argv)
-  assert cell.request.config.moon.mu == 5.0
+  assert run.argv == [f'--config={DIGITS}', *words]
+  assert run.request == cli.parse(run.argv)
+  assert run.request.config.moon.mu == 5.0
 
 
 def test_all_mistakes_are_told_at_once():
