@@ -27,7 +27,7 @@ from moon_jax.building.network import (
 )
 from moon_jax.building.scheduling import ScheduleOptions, make_schedule
 from moon_jax.building.testing import (
-  TestOptions,
+  ClientTestOptions,
   Tests,
   hold_out_client_tests,
   tests_on_devices,
@@ -115,19 +115,22 @@ def build(
 
   algorithm_options = AlgorithmOptions(config)
   algorithm = make_algorithm(algorithm_options, network)
-  scalars = TracedOptions(config).scalars(algorithm, 0)
+  scalars = TracedOptions(config).scalars(algorithm, round_index=0)
   with blamed(algorithm_options.part):
     traffic = exchanged(algorithm, network.shapes, scalars, dataset.num_classes)
     has_client_models = client_memory.has_client_models(algorithm, network.shapes)
   if divided.num_clients == 1:
     has_client_models = False
 
-  test_options = TestOptions(config)
-  held_out = hold_out_client_tests(divided, test_options, algorithm, has_client_models)
+  client_test_options = ClientTestOptions(config)
+  held_out = hold_out_client_tests(
+    divided, client_test_options, algorithm, has_client_models
+  )
   class_counts = count_classes(dataset, held_out.training)
 
+  schedule_options = ScheduleOptions(config)
   schedule = make_schedule(
-    ScheduleOptions(config),
+    schedule_options,
     data=dataset,
     split=held_out.training,
     class_counts=class_counts,

@@ -48,7 +48,7 @@ class HeldOut(NamedTuple):
   client_tests: ClientTestRows | None
 
 
-class TestOptions:
+class ClientTestOptions:
   """What a configuration says about tests of single clients.
 
   Attributes:
@@ -67,7 +67,7 @@ class TestOptions:
 
 def hold_out_client_tests(
   divided: Divided,
-  options: TestOptions,
+  options: ClientTestOptions,
   algorithm: Algorithm,
   has_client_models: bool,
 ) -> HeldOut:
@@ -107,7 +107,7 @@ def hold_out_client_tests(
 
 
 def _flag_that_needs_client_tests(
-  options: TestOptions, algorithm: Algorithm, has_client_models: bool
+  options: ClientTestOptions, algorithm: Algorithm, has_client_models: bool
 ) -> str:
   """The flag for which clients need tests of their own; '' if there is none."""
   epochs = options.fine_tune_epochs
