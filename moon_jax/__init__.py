@@ -16,14 +16,28 @@ from typing import Any
 __version__ = '0.3.0'
 
 # Module -> its public names.
-_BOUNDS = ('Bound', 'above', 'at_least', 'between', 'one_of')
-_KINDS = ('algorithm', 'augmentation', 'callback', 'data', 'model', 'optimizer')
-_KINDS += ('partition', 'schedule')
 _MODULES = {
   'algorithms.base': ('Algorithm', 'SecondTraining'),
   'api': ('load_config', 'rounds', 'run', 'sweep'),
-  'catalog.parts': ('Metric', 'knob', *_BOUNDS),
-  'catalog.registering': tuple(f'register_{kind}' for kind in _KINDS),
+  'catalog.parts': (
+    'Bound',
+    'Metric',
+    'above',
+    'at_least',
+    'between',
+    'knob',
+    'one_of',
+  ),
+  'catalog.registering': (
+    'register_algorithm',
+    'register_augmentation',
+    'register_callback',
+    'register_data',
+    'register_model',
+    'register_optimizer',
+    'register_partition',
+    'register_schedule',
+  ),
   'core.errors': ('errors',),
   'core.tree': ('tree',),
   'core.types': ('Batch', 'Outputs', 'Server', 'Task', 'Upload', 'Uploads'),

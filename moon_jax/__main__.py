@@ -1,4 +1,8 @@
-"""The program: `python launch.py`, `moon-jax` and `python -m moon_jax` are the same."""
+"""The program: `python launch.py`, `moon-jax` and `python -m moon_jax` are the same.
+
+With a first word it is another program: `moon-jax sweep` is `python -m moon_jax.sweep`,
+and so it is with report, predict and export.
+"""
 
 import contextlib
 import functools
@@ -13,6 +17,23 @@ from moon_jax.runner import signals
 def main() -> None:
   """Runs the command line of this process, and exits with its code."""
   gc.set_threshold(50_000)  # nearly all objects that JAX makes at the start stay
+  program, *words = sys.argv[1:] or ['']
+  if program == 'sweep':
+    from moon_jax.sweeps import command
+
+    sys.exit(command.main(words, signals.listen()))
+  elif program == 'report':
+    from moon_jax.report import __main__ as report
+
+    sys.exit(report.main(words))
+  elif program == 'predict':
+    from moon_jax.predict import command
+
+    sys.exit(command.main(words))
+  elif program == 'export':
+    from moon_jax import export
+
+    sys.exit(export.main(words))
   sys.exit(launch(sys.argv[1:], signals.listen()))
 
 
@@ -37,14 +58,14 @@ def _launch(argv: list[str], stop: signals.Stop) -> int:
     return ExitCode.DONE
   request = cli.parse(argv)
   stop.command = request.command
-  place = launchers.detect(os.environ)
+  group = launchers.detect(os.environ)
   with contextlib.ExitStack() as stack:
-    if place:
+    if group:
       from moon_jax.platform import joining  # loads JAX
 
       fingerprint = functools.partial(cli.fingerprint, request)
       execution = request.config.execution
-      stack.enter_context(joining.joined(place, execution, fingerprint))
+      stack.enter_context(joining.joined(group, execution, fingerprint))
     hosts.decided(lambda: files.require_writable(request.workdir))
     # Imported here: a mistyped flag is answered before JAX is loaded.
     from moon_jax.runner import loop

@@ -44,15 +44,17 @@ def load_config(
     again.
 
   Raises:
-    ConfigError: every mistake found, one line each.
+    ConfigError: it has all mistakes, one line each.
   """
   changes = config_lib.flatten(changes or {})
   flat = config_lib.load(os.fspath(path)) | changes
   config_lib.validate(flat, given=changes)
   config = config_lib.defaults()
   # 'auto' stays 'auto', because the value that it stands for may depend on other knobs.
-  told = {name: config_lib.convert(name, value) for name, value in flat.items()}
-  config.update_from_flattened_dict(told)
+  converted = {
+    name: config_lib.convert(name, setting) for name, setting in flat.items()
+  }
+  config.update_from_flattened_dict(converted)
   return config
 
 
@@ -109,8 +111,11 @@ def run(
   files.require_writable(workdir)
   command = f'moon_jax.run(config, {str(workdir)!r})'
   loop.run(cli.request(config, workdir, command), callbacks=callbacks)
-  summary = files.read_json(workdir / run_directory.SUMMARY)
-  return Result(workdir, files.read_lines(workdir / run_directory.METRICS), summary)
+  return Result(
+    workdir=workdir,
+    metrics=files.read_lines(workdir / run_directory.METRICS),
+    summary=files.read_json(workdir / run_directory.SUMMARY),
+  )
 
 
 def sweep(
@@ -135,23 +140,27 @@ def sweep(
   """
   config_lib.validate(config)
   common = config_lib.with_defaults(config_lib.flatten(config))  # 'auto' stays 'auto'
-  changes, out = combinations(common, over), expand(out)
+  folder = expand(out)
+  all_changes = combinations(common, over)
   runs = []
-  for change in changes:
-    valid, name = config_lib.validate(common | change), cli.name_of(None, change)
-    command = f'moon_jax.run(config, {str(out / name)!r})'
-    runs.append(SweepRun(name, [], cli.request(valid, out / name, command)))
+  for changes in all_changes:
+    run_config = config_lib.validate(common | changes)
+    name = cli.name_of(None, changes)
+    command = f'moon_jax.run(config, {str(folder / name)!r})'
+    request = cli.request(run_config, folder / name, command)
+    runs.append(SweepRun(name, [], request))
   if problems := in_one_folder([run.name for run in runs]):
     raise config_lib.ConfigError(problems)
   running.check(runs)
-  files.require_writable(out, 'out')
+  files.require_writable(folder, 'out')
   if errors := running.run_here(runs, signals.Stop()):
     raise errors[0]
-  places = [run.request.workdir for run in runs]
-  return [
-    change | {'workdir': str(place)} | files.read_json(place / run_directory.SUMMARY)
-    for change, place in zip(changes, places, strict=True)
-  ]
+  rows = []
+  for changes, run in zip(all_changes, runs, strict=True):
+    workdir = run.request.workdir
+    summary = files.read_json(workdir / run_directory.SUMMARY)
+    rows.append(changes | {'workdir': str(workdir)} | summary)
+  return rows
 
 
 def rounds(config: Mapping[str, Any]) -> Iterator[Round]:

@@ -21,6 +21,7 @@ from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError, print_or_help
+from moon_jax.core.flags import option
 from moon_jax.core.paths import expand
 
 
@@ -35,10 +36,10 @@ def parse(argv: Sequence[str]) -> tuple[str, flags.FlagValues]:
   Raises:
     UsageError: a flag is missing or unknown, or there is not one run directory.
   """
-  kinds = {'output': str, 'config': str, 'client': int}
-  words, values = cli.read_flags(argv, kinds)
+  flag_types = {'output': str, 'config': str, 'client': int}
+  words, values = cli.read_flags(argv, flag_types)
   if len(words) != 1 or not values.output:
-    raise UsageError('The words must be RUN --output=FILE; see --help.')
+    raise UsageError(f'The words must be RUN {option("output")}=FILE; see --help.')
   return words[0], values
 
 
@@ -50,10 +51,9 @@ def export(argv: Sequence[str]) -> str:
   """
   run, values = parse(argv)
   target = expand(values.output)
+  output_flag = option('output', values.output)
   if not os.path.isdir(target.parent):
-    raise UsageError(
-      f'--output={values.output!r}: there is no folder {str(target.parent)!r}.'
-    )
+    raise UsageError(f'{output_flag}: there is no folder {str(target.parent)!r}.')
   files.require_writable(target.parent, 'output')
   if values.config is not None:
     config_lib.load(values.config)
@@ -62,18 +62,18 @@ def export(argv: Sequence[str]) -> str:
   from moon_jax.predict import inference
 
   if target.suffix not in weights.SUFFIXES:
-    wanted = ' or '.join(weights.SUFFIXES)
-    raise UsageError(f'--output={values.output!r} must end in {wanted}.')
+    raise UsageError(f'{output_flag} must end in {" or ".join(weights.SUFFIXES)}.')
   trained = inference.load(run, client=values.client)
   trained.save(target)
-  count, accuracy = tree.num_parameters(trained.variables), ''
-  if 'test_accuracy' in trained.about:
-    accuracy = f', test accuracy {trained.about["test_accuracy"]:.4f}'
-  whose = 'the global model' if trained.client is None else f'client {trained.client}'
-  return (
-    f'{target}: {count:,} weights of {whose} after round {trained.round} of '
-    f'{pathlib.Path(run)}{accuracy}'
+  num_weights = tree.num_parameters(trained.variables)
+  model = 'the global model' if trained.client is None else f'client {trained.client}'
+  line = (
+    f'{target}: {num_weights:,} weights of {model} after round {trained.round} of '
+    f'{pathlib.Path(run)}'
   )
+  if 'test_accuracy' in trained.about:
+    line += f', test accuracy {trained.about["test_accuracy"]:.4f}'
+  return line
 
 
 if __name__ == '__main__':

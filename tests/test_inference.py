@@ -97,8 +97,8 @@ def test_a_run_may_follow_in_the_same_process(workdir, monkeypatch):
   class ClaimedError(Exception):
     """Ends the loading where JAX would begin to compute."""
 
-  def claim(requested, told):
-    assert (requested, told) == ('auto', False)
+  def claim(requested, warn_if_late):
+    assert (requested, warn_if_late) == ('auto', False)
     raise ClaimedError
 
   monkeypatch.setattr(devices, 'claim', claim)
@@ -139,9 +139,11 @@ def test_who_has_a_model_of_its_own(algorithm, batch_norm):
 
 
 def test_a_client_without_a_model_of_its_own(workdir):
-  inference.check_client(workdir, None, num_own=1)  # the only one needs no name
+  inference.check_client(
+    workdir, None, num_client_models=1
+  )  # the only one needs no name
   with pytest.raises(UsageError, match=r'client=1 must be 0 to 0'):
-    inference.check_client(workdir, 1, num_own=1)
+    inference.check_client(workdir, 1, num_client_models=1)
   with pytest.raises(UsageError, match='client=0 must be left out: the model is glob'):
     moon_jax.load(workdir, client=0)
 

@@ -238,13 +238,13 @@ def train_on_devices(
   # Of all that a client owns, also of what tests it.
   images = divided.image_view(dataset.train_images, divided.partition)
   labels = clients.labels_in_training(dataset, training, label_flippers)
-  places = np.zeros(len(labels), np.int32)
-  places[training.indices] = np.arange(len(training.indices))
+  position_of_row = np.zeros(len(labels), np.int32)
+  position_of_row[training.indices] = np.arange(len(training.indices))
   split = TrainSplit(
     examples=DeviceSplit(images, labels, dataset.mean, dataset.std),
     rows_by_owner=training.indices,
     offsets=training.offsets.astype(np.int32),
-    places=places,
+    places=position_of_row,
     holds_cohort_only=False,
   )
   return devices.replicate(split, mesh)

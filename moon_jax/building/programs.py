@@ -260,5 +260,7 @@ def num_represented_once(
     return training.represent(received, memory, images, None, None)
 
   table = jax.eval_shape(represent, state, experiment.data.train)
-  fits = 0 < tree.num_bytes(table) <= config.execution.cache_mib * 2**20
-  return num_examples if fits else 0
+  table_bytes = tree.num_bytes(table)
+  if 0 < table_bytes <= config.execution.cache_mib * 2**20:
+    return num_examples
+  return 0

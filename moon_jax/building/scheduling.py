@@ -139,7 +139,7 @@ def make_schedule(
     if participation.attackers is not None and options.attack == 'label_flip':
       raise KnobError('attack.name', 'label_flip', 'needs data in memory.')
     stream = streaming.Stream(data, cohort_size)
-    rows_of, device_images = stream.rows, stream.held
+    rows_of, device_images = stream.rows, stream.device_images
   label_flippers = clients.label_flippers(options.attack, participation.attackers)
   with blamed(options.algorithm):
     client_facts = clients.client_facts(algorithm.needs, class_counts, label_flippers)

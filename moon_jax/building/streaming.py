@@ -39,7 +39,7 @@ class Stream:
     return int(largest.sum())
 
   @property
-  def held(self) -> np.ndarray:
+  def device_images(self) -> np.ndarray:
     """Stands for a device's images, of this round and the next; takes no memory."""
     shape = (2 * self.capacity, *self.data.train_images.shape[1:])
     return np.broadcast_to(np.uint8(0), shape)

@@ -66,43 +66,46 @@ def fitted(
   Raises:
     UsageError: the network has other variables; the message names the first of them.
   """
-  wanted, found = (
-    {name: f'{leaf.dtype} {list(leaf.shape)}' for name, leaf in leaves.items()}
-    for leaves in (flat(shapes), arrays)
-  )
-  if different := sorted(dict(wanted.items() ^ found.items())):
-    name = different[0]
-    raise UsageError(
-      f'{str(path)!r} is of another network: its {name} is '
-      f'{found.get(name, "missing")}, must be {wanted.get(name, "left out")}.'
-    )
+  required_types = _types(flat(shapes))
+  types = _types(arrays)
+  for name in sorted(required_types | types):
+    if types.get(name) != required_types.get(name):
+      raise UsageError(
+        f'{str(path)!r} is of another network: its {name} is '
+        f'{types.get(name, "missing")}, must be {required_types.get(name, "left out")}.'
+      )
   return nested(arrays)
+
+
+def _types(leaves: Mapping[str, Any]) -> dict[str, str]:
+  """Path -> dtype and shape, such as 'float32 [6]'."""
+  return {path: f'{leaf.dtype} {list(leaf.shape)}' for path, leaf in leaves.items()}
 
 
 def read(path: str | pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
   """The arrays, as `read_weights` has them, and the texts; {} if there are none."""
   path = expand(path)
-  reads = {'.safetensors': _read_safetensors, '.npz': _read_npz}.get(path.suffix)
-  if reads is None or not os.path.isfile(path):
+  if path.suffix not in SUFFIXES or not os.path.isfile(path):
     raise UsageError(f'{str(path)!r} must be a file that ends in .safetensors or .npz.')
+  read_file = _read_npz if path.suffix == '.npz' else _read_safetensors
   try:
-    arrays, about = reads(path)
+    arrays, texts = read_file(path)
     arrays = {name: arrays[name] for name in sorted(arrays)}
-    return arrays, {str(name): str(text) for name, text in about.items()}
+    return arrays, {str(name): str(text) for name, text in texts.items()}
   except Exception as error:  # each library has its own errors
-    told = ' '.join(str(error).split())[:200]
-    raise UsageError(f'{str(path)!r} cannot be read: {told}.') from None
+    reason = ' '.join(str(error).split())[:200]
+    raise UsageError(f'{str(path)!r} cannot be read: {reason}.') from None
 
 
 def write(
-  path: pathlib.Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, str]
+  path: pathlib.Path, arrays: Mapping[str, np.ndarray], texts: Mapping[str, str]
 ) -> None:
   """Replaces a file by arrays and texts about the run, wholly or not at all.
 
   Args:
     path: its suffix is one of SUFFIXES.
     arrays: as `flat` has them.
-    about: name -> text.
+    texts: name -> text.
 
   Raises:
     UsageError: the suffix is not one of SUFFIXES.
@@ -111,14 +114,15 @@ def write(
   if path.suffix not in SUFFIXES:
     raise UsageError(f'{str(path)!r} must end in .safetensors or .npz.')
   if path.suffix == '.npz':
-    files.write_arrays(path, {**arrays, _METADATA: np.array(json.dumps(dict(about)))})
+    metadata = np.array(json.dumps(dict(texts)))
+    files.write_arrays(path, {**arrays, _METADATA: metadata})
     return
   from safetensors import numpy as safetensors
 
   with files.replacing(path) as file:
     # safetensors writes the memory of an array, in whatever order its axes are.
-    whole = {name: np.asarray(array, order='C') for name, array in arrays.items()}
-    file.write(safetensors.save(whole, dict(about)))
+    in_c_order = {name: np.asarray(array, order='C') for name, array in arrays.items()}
+    file.write(safetensors.save(in_c_order, dict(texts)))
 
 
 def _read_safetensors(path):
@@ -131,5 +135,6 @@ def _read_safetensors(path):
 
 def _read_npz(path):
   arrays = files.arrays(path, files.array_names(path))
-  about = arrays.pop(_METADATA, None)
-  return arrays, {} if about is None else json.loads(str(about))
+  metadata = arrays.pop(_METADATA, None)
+  texts = {} if metadata is None else json.loads(str(metadata))
+  return arrays, texts

@@ -18,20 +18,20 @@ import numpy as np
 
 from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.platform import launchers
-from moon_jax.platform.launchers import Place
+from moon_jax.platform.launchers import ProcessGroup
 
-_place: Place | None = None
+_group: ProcessGroup | None = None
 _names: list[str] = []
 
 
 def is_first() -> bool:
   """Whether this is process 0, which has the run directory; true for a lone process."""
-  return _place is None or _place.index == 0
+  return _group is None or _group.index == 0
 
 
 def count() -> int:
   """How many processes share the run."""
-  return _place.count if _place else 1
+  return _group.count if _group else 1
 
 
 def names() -> list[str]:
@@ -45,13 +45,13 @@ def sharing_cores(cores: int) -> int:
   Args:
     cores: number of these cores.
   """
-  return launchers.sharing_cores(_place, cores) if _place else 1
+  return launchers.sharing_cores(_group, cores) if _group else 1
 
 
-def enter(place: Place) -> None:
-  """Makes this process one of several; JAX has connected them."""
-  global _place
-  _place = place
+def enter(group: ProcessGroup) -> None:
+  """Makes this process one of a group; JAX has connected its processes."""
+  global _group
+  _group = group
 
 
 def exchange_names() -> None:
@@ -70,7 +70,7 @@ def gather(value: Any, error: RunError | None = None) -> list[Any]:
     RunError: `error`, or the error of another process.
   """
   messages = [[value, None]]
-  if _place:
+  if _group:
     from jax.experimental.multihost_utils import process_allgather
 
     failure = error and [str(error), error.exit_code]
@@ -152,7 +152,7 @@ def from_first(tree: Any) -> Any:
   Args:
     tree: tree of arrays; in other processes only the shapes and dtypes count.
   """
-  if not _place:
+  if not _group:
     return tree
   import jax
   from jax.experimental.multihost_utils import broadcast_one_to_all

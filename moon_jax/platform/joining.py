@@ -14,7 +14,7 @@ import jax
 from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.core.flags import flag
 from moon_jax.platform import devices, hosts, launchers
-from moon_jax.platform.launchers import Place
+from moon_jax.platform.launchers import ProcessGroup
 
 # Seconds of silence after which JAX ends the other processes. A sign of life is sent
 # twice in that time, so a process may be stopped for a minute.
@@ -24,14 +24,14 @@ _GRACE = 10.0  # seconds that a process waits for the others at its end
 
 @contextlib.contextmanager
 def joined(
-  place: Place, execution: Any, fingerprint: Callable[[], Mapping[str, Any]]
+  group: ProcessGroup, execution: Any, fingerprint: Callable[[], Mapping[str, Any]]
 ) -> Iterator[None]:
   """Inside, processes that were started together are one run.
 
   After the context, each process has some seconds to end.
 
   Args:
-    place: place of this process among them.
+    group: the processes.
     execution: the knobs `execution.*`: the devices that each process uses.
     fingerprint: returns what must be equal in all processes.
 
@@ -42,11 +42,11 @@ def joined(
   """
   exit_code = ExitCode.FAILED
   try:
-    _connect(place)
+    _connect(group)
     devices.claim(execution.devices, deterministic=execution.deterministic)
-    _require_as_many_devices_each(place.count)
+    _require_as_many_devices_each(group.count)
     hosts.exchange_names()
-    shared = {**fingerprint(), 'processes': place.count}
+    shared = {**fingerprint(), 'processes': group.count}
     hosts.require_same('command or program', shared)
     yield
     exit_code = ExitCode.DONE
@@ -66,31 +66,31 @@ def joined(
     _after(_GRACE, lambda: _exit(exit_code))
 
 
-def _connect(place: Place) -> None:
+def _connect(group: ProcessGroup) -> None:
   """Connects this process with the others, by `jax.distributed`."""
-  launcher = place.launcher
-  patience = f'{place.wait_seconds} s ({launchers.WAIT})'
+  launcher = group.launcher
+  patience = f'{group.wait_seconds} s ({launchers.WAIT})'
   print(
-    f'process {place.index} of {place.count} ({launcher}): waiting for all, at most '
+    f'process {group.index} of {group.count} ({launcher}): waiting for all, at most '
     f'{patience}',
     flush=True,
   )
   too_late = (
-    f'Of {place.count} processes ({launcher}) not all came within {patience}. '
+    f'Of {group.count} processes ({launcher}) not all came within {patience}. '
     f'{launchers.PROCESSES}=1 runs one alone.\n'
   )
   # Checked before JAX, which would end with a stack trace.
-  timer = _after(place.wait_seconds, lambda: _exit(ExitCode.FAILED, too_late))
+  timer = _after(group.wait_seconds, lambda: _exit(ExitCode.FAILED, too_late))
   # JAX would take SIGTERM for itself.
   jax.config.update('jax_enable_preemption_service', False)
   try:
     jax.distributed.initialize(
-      place.coordinator,
-      place.count,
-      place.index,
-      launchers.own_gpus(place, len(devices.visible_gpus())),
-      cluster_detection_method=place.method,
-      initialization_timeout=place.wait_seconds + _HEARTBEAT,
+      group.coordinator,
+      group.count,
+      group.index,
+      launchers.own_gpus(group, len(devices.visible_gpus())),
+      cluster_detection_method=group.method,
+      initialization_timeout=group.wait_seconds + _HEARTBEAT,
       heartbeat_timeout_seconds=_HEARTBEAT,
     )
   except (RuntimeError, ValueError) as error:
@@ -100,7 +100,7 @@ def _connect(place: Place) -> None:
     ) from None
   finally:
     timer.cancel()
-  hosts.enter(place)
+  hosts.enter(group)
 
 
 def _require_as_many_devices_each(num_processes: int) -> None:

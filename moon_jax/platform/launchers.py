@@ -62,11 +62,11 @@ OPEN_MPI = Launcher(
 LAUNCHERS = (BY_HAND, SLURM, OPEN_MPI)
 
 
-class Place(NamedTuple):
-  """The place of a process among the processes of its run.
+class ProcessGroup(NamedTuple):
+  """The processes of a run, and the place of this one among them.
 
   Attributes:
-    launcher: name of the program that started them.
+    launcher: name of the program that started the processes.
     method: method by which JAX finds them.
     coordinator: host:port at which process 0 listens; None if JAX finds it.
     count: number of processes, above 1.
@@ -86,7 +86,7 @@ class Place(NamedTuple):
   index_on_host: int = 0
 
 
-def detect(environment: Mapping[str, str]) -> Place | None:
+def detect(environment: Mapping[str, str]) -> ProcessGroup | None:
   """What the environment says about the processes of the run; None for a lone process.
 
   Raises:
@@ -112,7 +112,7 @@ def detect(environment: Mapping[str, str]) -> Place | None:
   else:
     count_on_host = 1
     index_on_host = 0
-  return Place(
+  return ProcessGroup(
     launcher=launcher.name,
     method=launcher.method,
     coordinator=coordinator,
@@ -161,35 +161,35 @@ def _count_on_host(environment: Mapping[str, str]) -> int:
   return count_of_node[node % len(count_of_node)]
 
 
-def own_gpus(place: Place, num_visible: int) -> list[int]:
+def own_gpus(group: ProcessGroup, num_visible: int) -> list[int]:
   """This process's part of its host's GPUs; [] for all that it sees.
 
   Each of several processes on a host gets a part, unless their launcher has already
   given each process its own GPUs.
 
   Args:
-    place: place of the process.
+    group: the processes of the run.
     num_visible: number of GPUs that it sees.
   """
   if 'SLURM_GPUS_ON_NODE' in os.environ:
     sees_all = num_visible == int(os.environ['SLURM_GPUS_ON_NODE'])
   else:
     sees_all = 'CUDA_VISIBLE_DEVICES' not in os.environ
-  if place.count_on_host == 1 or not sees_all or num_visible < place.count_on_host:
+  if group.count_on_host == 1 or not sees_all or num_visible < group.count_on_host:
     return []
-  gpus_each = num_visible // place.count_on_host
-  first_gpu = gpus_each * place.index_on_host
+  gpus_each = num_visible // group.count_on_host
+  first_gpu = gpus_each * group.index_on_host
   return list(range(first_gpu, first_gpu + gpus_each))
 
 
-def sharing_cores(place: Place, cores: int) -> int:
+def sharing_cores(group: ProcessGroup, cores: int) -> int:
   """The number of processes that share the cores: one, if each has cores of its own.
 
   Args:
-    place: place of the process.
+    group: the processes of the run.
     cores: number of cores that it may use.
   """
   cores_of_host = int(os.environ.get('SLURM_CPUS_ON_NODE', os.cpu_count() or 1))
-  if place.launcher == PROCESSES or cores >= cores_of_host:
-    return place.count_on_host
+  if group.launcher == PROCESSES or cores >= cores_of_host:
+    return group.count_on_host
   return 1

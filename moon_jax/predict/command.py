@@ -25,9 +25,10 @@ from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError, print_or_help
+from moon_jax.core.flags import option
 from moon_jax.core.paths import expand
 
-_LONGEST = 240  # bytes of a name that file systems accept, with .partial added
+_LONGEST_NAME = 240  # bytes of a name that file systems accept, with .partial added
 _ARRAYS = ('images', 'test_x')
 
 
@@ -49,23 +50,25 @@ def predict(values: flags.FlagValues) -> str:
   from moon_jax.data import npz
   from moon_jax.predict import inference
 
-  flag = f'--input={values.input!r}'
-  arrays = npz.read(flag, values.input, _ARRAYS)
+  input_flag = option('input', values.input)
+  arrays = npz.read(input_flag, values.input, _ARRAYS)
   if not arrays:
-    raise UsageError(f'{flag} must be an .npz file with {" or ".join(_ARRAYS)}.')
+    raise UsageError(f'{input_flag} must be an .npz file with {" or ".join(_ARRAYS)}.')
   images = next(iter(arrays.values()))
-  model = inference.load(values.workdir, client=values.client)
+  trained = inference.load(values.workdir, client=values.client)
   try:
-    predictions = model.predict(images)
+    predictions = trained.predict(images)
   except UsageError as error:
-    raise UsageError(f'{flag}: {error}') from None
+    raise UsageError(f'{input_flag}: {error}') from None
+  predicted_arrays = predictions._asdict()
+  class_names = trained.about['images'].get('class_names')
+  if class_names:
+    predicted_arrays['class_names'] = np.array(class_names)
   with files.replacing(target) as file:
-    names = model.about['images'].get('class_names')
-    named = {'class_names': np.array(names)} if names else {}
-    np.savez(file, **predictions._asdict(), **named)
-  whose = 'the global model' if values.client is None else f'client {values.client}'
+    np.savez(file, **predicted_arrays)
+  model = 'the global model' if values.client is None else f'client {values.client}'
   return (
-    f'{target}: {len(images)} images, by {whose} after round {model.round} of '
+    f'{target}: {len(images)} images, by {model} after round {trained.round} of '
     f'{values.workdir}'
   )
 
@@ -76,13 +79,19 @@ def parse(argv: list[str]) -> flags.FlagValues:
   Raises:
     UsageError: a flag is missing or unknown, or there is a stray word.
   """
-  kinds = dict.fromkeys(('workdir', 'input', 'output', 'config'), str)
-  stray, values = cli.read_flags(argv, kinds | {'client': int})
-  if stray:
-    raise UsageError(f'{stray[0]!r} is a stray word; see --help.')
+  flag_types = {
+    'workdir': str,
+    'input': str,
+    'output': str,
+    'config': str,
+    'client': int,
+  }
+  stray_words, values = cli.read_flags(argv, flag_types)
+  if stray_words:
+    raise UsageError(f'{stray_words[0]!r} is a stray word; see --help.')
   for name in ('workdir', 'input'):
     if not values[name].value:
-      raise UsageError(f'--{name} is missing; see --help.')
+      raise UsageError(f'{option(name)} is missing; see --help.')
   return values
 
 
@@ -91,11 +100,12 @@ def _target(output: str | None, source: pathlib.Path) -> pathlib.Path:
   if output is None:
     output = str(source.parent / f'{source.stem}_predictions.npz')
   path = expand(output)
-  if path.suffix != '.npz' or len(os.fsencode(path.name)) > _LONGEST:
-    raise UsageError(f'--output={output!r} must be an .npz file with a short name.')
+  output_flag = option('output', output)
+  if path.suffix != '.npz' or len(os.fsencode(path.name)) > _LONGEST_NAME:
+    raise UsageError(f'{output_flag} must be an .npz file with a short name.')
   if not os.path.isdir(path.parent):
-    raise UsageError(f'--output={output!r}: there is no folder {str(path.parent)!r}.')
+    raise UsageError(f'{output_flag}: there is no folder {str(path.parent)!r}.')
   if path.resolve() == source.resolve():
-    raise UsageError(f'--output={output!r} is the --input.')
+    raise UsageError(f'{output_flag} is the {option("input")}.')
   files.require_writable(path.parent, 'output')
   return path

@@ -11,7 +11,7 @@ from moon_jax.core.errors import UsageError
 from moon_jax.core.types import PyTree
 from moon_jax.runner.run_directory import METRICS, Record
 
-_KEPT = ('config', 'registered', 'images', 'data_digest')  # of config.json
+_FIELDS = ('config', 'registered', 'images', 'data_digest')  # of config.json
 
 
 def describe(
@@ -30,23 +30,24 @@ def describe(
     client: the client whose model it is; None for the global model.
     num_classes: Y.
   """
-  lines = files.read_lines(workdir / METRICS)
-  # If clients have their own models, the recorded accuracy is a mean, not one model's.
-  tested = [line for line in lines if line['round'] == round_number and client is None]
-  accuracy = tested[0].get('test_accuracy') if tested else None
-  return {
-    'moon_jax': __version__,
-    **{name: saved[name] for name in _KEPT if name in saved},
-    'num_classes': num_classes,
-    'round': round_number,
-    **({} if client is None else {'client': client}),
-    **({} if accuracy is None else {'test_accuracy': accuracy}),
-  }
+  metadata = {'moon_jax': __version__}
+  for name in _FIELDS:
+    if name in saved:
+      metadata[name] = saved[name]
+  metadata['num_classes'] = num_classes
+  metadata['round'] = round_number
+  if client is not None:
+    # The recorded accuracy is a mean over the clients' models, not this one's.
+    return metadata | {'client': client}
+  for line in files.read_lines(workdir / METRICS):
+    if line['round'] == round_number and 'test_accuracy' in line:
+      metadata['test_accuracy'] = line['test_accuracy']
+  return metadata
 
 
-def write(path: pathlib.Path, variables: PyTree, about: Record) -> None:
+def write(path: pathlib.Path, variables: PyTree, metadata: Record) -> None:
   """Writes the file; each text about the model is JSON."""
-  texts = {name: json.dumps(value) for name, value in about.items()}
+  texts = {name: json.dumps(content) for name, content in metadata.items()}
   weights.write(path, weights.flat(variables), texts)
 
 
@@ -57,12 +58,13 @@ def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], Record]:
     UsageError: it is another file, or it is damaged.
   """
   arrays, texts = weights.read(path)
+  entries = [f'{json.dumps(name)}: {text}' for name, text in texts.items()]
+  document = '{' + ', '.join(entries) + '}'
   try:
-    told = ', '.join(f'{json.dumps(name)}: {text}' for name, text in texts.items())
-    about = files.document(pathlib.Path('weights.json'), f'{{{told}}}'.encode())
+    metadata = files.document(pathlib.Path('weights.json'), document.encode())
   except ValueError as error:
     raise UsageError(
       f'{str(path)!r} does not say which run its weights are from: {error} '
       'Files that `save` or moon_jax.export wrote do.'
     ) from None
-  return arrays, about
+  return arrays, metadata

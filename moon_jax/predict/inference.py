@@ -110,11 +110,15 @@ class Trained:
       UsageError: the array has another shape or type, or is empty.
     """
     images = as_batch(images, self.image_shape)
-    parts = [
+    batches = [
       self._predict_batch(images[first : first + evaluation.BATCH_SIZE])
       for first in range(0, len(images), evaluation.BATCH_SIZE)
     ]
-    return Predictions(*map(np.concatenate, zip(*parts, strict=True)))
+    return Predictions(
+      labels=np.concatenate([batch.labels for batch in batches]),
+      logits=np.concatenate([batch.logits for batch in batches]),
+      representations=np.concatenate([batch.representations for batch in batches]),
+    )
 
   def test_data(self, *, trust_pickles: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Loads the run's test split: ([M, H, W, C] uint8, [M] int32); downloads nothing.
@@ -153,15 +157,17 @@ class Trained:
     """
     exported.write(expand(path), self.variables, self.about)
 
-  def _predict_batch(self, images):
+  def _predict_batch(self, images: np.ndarray) -> Predictions:
     """Predictions for at most a batch; every call has the shapes of a full batch."""
     rows = np.minimum(np.arange(evaluation.BATCH_SIZE), len(images) - 1)
     with jax.default_matmul_precision(self.config.execution.matmul_precision):
       outputs = jax.device_get(self.forward(self.variables, images[rows]))
-    logits, representation = (
-      leaf[: len(images)] for leaf in (outputs.logits, outputs.representation)
+    logits = outputs.logits[: len(images)]
+    return Predictions(
+      labels=np.argmax(logits, axis=-1).astype(np.int32),
+      logits=logits,
+      representations=outputs.representation[: len(images)],
     )
-    return np.argmax(logits, axis=-1).astype(np.int32), logits, representation
 
 
 def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
@@ -181,64 +187,92 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   devices.claim('auto', warn_if_late=False)  # a run may follow in this process
   workdir = expand(workdir)
   if os.path.isfile(workdir):  # not is_file, which raises if the name is too long
-    return _of_file(workdir, client)
-  saved, counts = _saved(workdir), _class_counts(workdir)
-  config, network = _network(workdir, saved, counts.shape[1])
+    return _from_weights_file(workdir, client)
+  return _from_run_directory(workdir, client)
+
+
+def _from_run_directory(workdir: pathlib.Path, client: int | None) -> Trained:
+  """The model in the newest checkpoint."""
+  saved = _read_saved_config(workdir)
+  class_counts = _read_class_counts(workdir)
+  num_classes = class_counts.shape[1]
+  config, network = _config_and_network(workdir, saved, num_classes)
   algorithm = make_algorithm(AlgorithmOptions(config), network)
-  model_of, own = (
-    algorithm.evaluated,
-    client_memory.has_client_models(algorithm, network.shapes),
+  tested_models = algorithm.evaluated
+  has_client_models = client_memory.has_client_models(algorithm, network.shapes)
+  if algorithm.personal and not has_client_models and client is not None:
+    # There is a global model too; the client's own is asked for.
+    tested_models = jax.vmap(algorithm.personal, (None, 0))
+    has_client_models = True
+  check_client(workdir, client, config.num_clients if has_client_models else 0)
+
+  def first_memory():
+    """The memory of a client that has never trained: it is in no checkpoint."""
+    first_network = network
+    if has_client_models:
+      first_network = with_initial_weights(network, NetworkOptions(config))
+      if first_network.weights_digest != saved.get('weights_digest', ''):
+        raise UsageError(f'{config.initial_weights!r} has changed since the run began.')
+    first_variables = first_network.init(config.seed)
+    return jax.device_get(algorithm.init_client(first_variables))
+
+  shapes = jax.eval_shape(
+    lambda variables: experiment.first_state(algorithm, variables, config.num_clients),
+    network.shapes,
   )
-  if algorithm.personal and not own and client is not None:  # beside the global one
-    model_of, own = jax.vmap(algorithm.personal, (None, 0)), True
-  check_client(workdir, client, config.num_clients if own else 0)
-  start = functools.partial(experiment.first_state, algorithm)
-  state = jax.eval_shape(lambda v: start(v, config.num_clients), network.shapes)
-
-  def first():
-    # A client that has never trained has no model in the checkpoint.
-    began = with_initial_weights(network, NetworkOptions(config)) if own else network
-    if own and began.weights_digest != saved.get('weights_digest', ''):
-      raise UsageError(f'{config.initial_weights!r} has changed since the run began.')
-    return jax.device_get(algorithm.init_client(began.init(config.seed)))
-
-  state = checkpoint.newest(workdir / 'checkpoints', state, client or 0, first)
-  models = jax.device_get(model_of(state.server, state.clients))
-  variables = jax.tree.map(lambda leaf: leaf[0], models)
-  told = int(state.round), client, counts.shape[1]
-  about = exported.describe(workdir, saved, *told)
-  return Trained(workdir, config, network, variables, about, counts)
+  state = checkpoint.newest(workdir / 'checkpoints', shapes, client or 0, first_memory)
+  model_of_client = jax.device_get(tested_models(state.server, state.clients))
+  return Trained(
+    workdir=workdir,
+    config=config,
+    network=network,
+    variables=jax.tree.map(lambda leaf: leaf[0], model_of_client),
+    about=exported.describe(workdir, saved, int(state.round), client, num_classes),
+    class_counts=class_counts,
+  )
 
 
-def _of_file(path: pathlib.Path, client: int | None) -> Trained:
+def _from_weights_file(path: pathlib.Path, client: int | None) -> Trained:
   """The model in a file of weights, which holds one."""
-  arrays, about = exported.read(path)
-  if client not in (None, about.get('client')):
+  arrays, metadata = exported.read(path)
+  if client not in (None, metadata.get('client')):
     raise UsageError(f'client={client} must be left out: {path} holds one model.')
-  config, network = _network(path, about, about['num_classes'])
-  variables = weights.fitted(path, arrays, network.shapes)
-  return Trained(path, config, network, variables, about)
+  config, network = _config_and_network(path, metadata, metadata['num_classes'])
+  return Trained(
+    workdir=path,
+    config=config,
+    network=network,
+    variables=weights.fitted(path, arrays, network.shapes),
+    about=metadata,
+  )
 
 
-def _network(
-  place: pathlib.Path, saved: run_directory.Record, num_classes: int
+def _config_and_network(
+  path: pathlib.Path, saved: run_directory.Record, num_classes: int
 ) -> tuple[config_lib.Config, models.Network]:
   """The configuration of a run, and its network.
+
+  Args:
+    path: the run directory, or the file of weights.
+    saved: the content of config.json, or the metadata of the file.
+    num_classes: Y.
 
   Raises:
     UsageError: a part that it uses is not registered.
     NoCheckpointError: its configuration is not valid.
   """
-  for line in run_directory.require_registered(place, saved):
-    warnings.warn(line, stacklevel=3)
-  of = place if place.is_file() else place / run_directory.CONFIG
+  for warning in run_directory.require_registered(path, saved):
+    warnings.warn(warning, stacklevel=4)
+  config_file = path if path.is_file() else path / run_directory.CONFIG
   try:
     config = with_one_client_if_centralized(config_lib.validate(saved['config']))
   except config_lib.ConfigError as error:
-    raise NoCheckpointError(f'{of}: {error.problems[0]}') from None
+    raise NoCheckpointError(f'{config_file}: {error.problems[0]}') from None
   images = saved['images']
   if {len(images['mean']), len(images['std'])} != {images['shape'][2]}:
-    raise NoCheckpointError(f'{of} is damaged: mean and std must be of each channel.')
+    raise NoCheckpointError(
+      f'{config_file} is damaged: mean and std must be of each channel.'
+    )
   network = make_network(NetworkOptions(config), tuple(images['shape']), num_classes)
   return config, network
 
@@ -256,28 +290,43 @@ def as_batch(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
   images = grey_levels(np.asarray(images))
   if images.dtype != np.uint8:
     raise UsageError(f'The images are {images.dtype}; pixels must be {PIXELS}.')
-  whole = with_channels(images) if images.ndim in (3, 4) else images
-  if whole.ndim != 4 or whole.shape[1:] != shape or not len(whole):
+  batch = with_channels(images) if images.ndim in (3, 4) else images
+  if batch.ndim != 4 or batch.shape[1:] != shape or not len(batch):
     sizes = ', '.join(map(str, shape if shape[2] > 1 else shape[:2]))
     raise UsageError(
       f'The images have shape {images.shape}; this network needs [M, {sizes}], M >= 1.'
     )
-  return whole
+  return batch
 
 
-def check_client(workdir: pathlib.Path, client: int | None, num_own: int) -> None:
-  """Raises UsageError unless there is such a model; num_own is 0 for a global model."""
-  if num_own > 1 and client is None:
+def check_client(
+  workdir: pathlib.Path, client: int | None, num_client_models: int
+) -> None:
+  """Raises UsageError unless there is such a model.
+
+  Args:
+    workdir: the run directory.
+    client: the client whose model is asked for; None for the global model.
+    num_client_models: number of clients that have a model of their own; 0 if the model
+      is global.
+  """
+  last_client = num_client_models - 1
+  if num_client_models > 1 and client is None:
     raise UsageError(
       f'The run in {workdir} has no global model, but one for each client: choose one '
-      f'by client=N (--client=N), N from 0 to {num_own - 1}.'
+      f'by client=N (--client=N), N from 0 to {last_client}.'
     )
-  if client is not None and not 0 <= client < num_own:
-    wanted = f'0 to {num_own - 1}' if num_own else 'left out: the model is global'
-    raise UsageError(f'client={client!r} must be {wanted}, for the run in {workdir}.')
+  if client is None or 0 <= client < num_client_models:
+    return
+  requirement = 'left out: the model is global'
+  if num_client_models:
+    requirement = f'0 to {last_client}'
+  raise UsageError(
+    f'client={client!r} must be {requirement}, for the run in {workdir}.'
+  )
 
 
-def _saved(workdir: pathlib.Path) -> run_directory.Record:
+def _read_saved_config(workdir: pathlib.Path) -> run_directory.Record:
   """config.json of a run directory."""
   path = workdir / run_directory.CONFIG
   saved = files.read_json(path)
@@ -292,7 +341,7 @@ def _saved(workdir: pathlib.Path) -> run_directory.Record:
   return saved
 
 
-def _class_counts(workdir: pathlib.Path) -> np.ndarray:
+def _read_class_counts(workdir: pathlib.Path) -> np.ndarray:
   path = workdir / layout.PARTITION
   with one_line(f'{path} cannot be read'):
     return files.arrays(path, kinds=layout.PARTITION_KINDS)['class_counts']

@@ -4,7 +4,7 @@ import pytest
 
 from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.platform import hosts, launchers
-from moon_jax.platform.launchers import LAUNCHERS, Place
+from moon_jax.platform.launchers import LAUNCHERS, ProcessGroup
 
 BY_HAND, SLURM, OPEN_MPI = LAUNCHERS
 HAND = {
@@ -30,9 +30,11 @@ MPI = {
 }
 
 
-def place(launcher, coordinator=None, *, count=8, index=5, **fields):
-  """The place of a process that a launcher has started."""
-  return Place(launcher.name, launcher.method, coordinator, count, index, **fields)
+def group(launcher, coordinator=None, *, count=8, index=5, **fields):
+  """The processes that a launcher has started."""
+  return ProcessGroup(
+    launcher.name, launcher.method, coordinator, count, index, **fields
+  )
 
 
 @pytest.mark.parametrize(
@@ -45,10 +47,10 @@ def place(launcher, coordinator=None, *, count=8, index=5, **fields):
     (STEP | {'MOON_JAX_PROCESSES': '1'}, None),
     # It is the batch script, before its `srun`.
     ({'SLURM_JOB_ID': '17', 'SLURM_NTASKS': '8', 'SLURM_PROCID': '0'}, None),
-    (HAND, place(BY_HAND, 'node1:29400', count=3, index=2)),
+    (HAND, group(BY_HAND, 'node1:29400', count=3, index=2)),
     (
       HERE,
-      place(
+      group(
         BY_HAND,
         'localhost:7',
         count=3,
@@ -58,15 +60,15 @@ def place(launcher, coordinator=None, *, count=8, index=5, **fields):
         wait_seconds=20,
       ),
     ),
-    (STEP, place(SLURM, count=8, index=5, count_on_host=3, index_on_host=2)),
+    (STEP, group(SLURM, count=8, index=5, count_on_host=3, index_on_host=2)),
     (
       STEP | {'SLURM_NODEID': '2'},
-      place(SLURM, count=8, index=5, count_on_host=2, index_on_host=2),
+      group(SLURM, count=8, index=5, count_on_host=2, index_on_host=2),
     ),
-    (MPI, place(OPEN_MPI, count=4, index=3, count_on_host=2, index_on_host=1)),
+    (MPI, group(OPEN_MPI, count=4, index=3, count_on_host=2, index_on_host=1)),
     (
       MPI | {'MOON_JAX_COORDINATOR': '[fe80::1]:65535'},
-      place(
+      group(
         OPEN_MPI,
         '[fe80::1]:65535',
         count=4,
@@ -142,10 +144,10 @@ def test_processes_of_a_host_share_its_gpus(
     monkeypatch.delenv(name, raising=False)
   for name, value in environment.items():
     monkeypatch.setenv(name, value)
-  process = place(
+  processes = group(
     SLURM, count_on_host=count_on_host, index_on_host=min(2, count_on_host - 1)
   )
-  assert launchers.own_gpus(process, num_visible) == gpus
+  assert launchers.own_gpus(processes, num_visible) == gpus
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,7 @@ def test_processes_share_cores_that_are_nobodys_own(
 ):
   assert hosts.sharing_cores(cores) == 1
   monkeypatch.setenv('SLURM_CPUS_ON_NODE', '16')
-  monkeypatch.setattr(hosts, '_place', place(launcher, count_on_host=4))
+  monkeypatch.setattr(hosts, '_group', group(launcher, count_on_host=4))
   assert hosts.sharing_cores(cores) == sharing
 
 

@@ -149,8 +149,8 @@ from tests.programs import compile_once
 callbacks.PictureDrawer.end = lambda self: None
 programs.compile_programs = compile_once
 runs = [[*words, *sys.argv[1:]] for words in json.load(open('runs.json'))]
-place, execution = launchers.detect(os.environ), cli.parse(runs[-1]).config.execution
-with joining.joined(place, execution, dict):
+group, execution = launchers.detect(os.environ), cli.parse(runs[-1]).config.execution
+with joining.joined(group, execution, dict):
   for words in runs:
     stop = signals.Stop()
     if words[0] == {STOPPED!r}:
