@@ -166,12 +166,12 @@ class Turns:
 
 
 def _cores_at(core_indices):
-  """The cores at some core_indices among those that this process may use."""
+  """The cores of this process at these indices."""
   return sorted(os.sched_getaffinity(0))[core_indices.start : core_indices.stop]
 
 
 def _start(words, core_indices=None, environment=None, python=sys.executable):
-  """Starts a Python on the cores at some core_indices; None: on all."""
+  """Starts a Python on the cores of this process at some indices; None: on all."""
   cores = os.sched_getaffinity(0) if core_indices is None else _cores_at(core_indices)
   return subprocess.Popen(
     [python, *words],

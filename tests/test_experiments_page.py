@@ -90,7 +90,7 @@ def runs_of_seeds(tmp_path, first, step, seeds, config_choice=FEDAVG):
   ]
 
 
-def add(tmp_path, *runs):
+def add(tmp_path, runs):
   """Adds runs, and returns the text of the new page."""
   assert build.main(['add', *map(str, runs)], tmp_path) == ExitCode.DONE
   return Paths.below(tmp_path).page.read_text()
@@ -121,7 +121,7 @@ def test_a_finished_run_fills_its_row(paths, tmp_path):
   )
   # In all rounds but the first, the idle time includes a save.
   edit_lines(run / 'timings.jsonl', lambda line: line.update(save_seconds=0.2))
-  text = add(tmp_path, run)
+  text = add(tmp_path, [run])
   assert '|\n\n<details><summary>Not run: 1 of 2</summary>\n\n`moon`, report' in text
   # 66.4 - 66.3; one seed has no deviation to compare with the reported 0.5.
   numbers = ['66.4', '66.4', '66.4', '100', '0', 'nothing', '0.1 above']
@@ -137,14 +137,14 @@ def test_a_kept_run_has_the_records_byte_by_byte_and_always_the_same_bytes(
   paths, tmp_path
 ):
   run = finished_run(tmp_path, 'one', 2 / 3, drift=1e-300, test_loss=0.1 + 0.2)
-  add(tmp_path, run)
+  add(tmp_path, [run])
   path = kept_runs.path_of(paths.runs, 'one')
   packed = path.read_bytes()
   metrics = (run / 'metrics.jsonl').read_bytes()
   assert gzip.decompress(packed).partition(b'\n')[2] == metrics
   assert kept_runs.read(path).rounds == [json.loads(s) for s in metrics.splitlines()]
   path.unlink()
-  add(tmp_path, run)
+  add(tmp_path, [run])
   assert path.read_bytes() == packed
 
 
@@ -155,7 +155,7 @@ def test_a_deviation_over_clients_is_not_taken_for_one_over_trials(paths, tmp_pa
     write_run(tmp_path / f's{seed}', [last], flag, seed=seed, test_accuracy_std=0.04)
     for seed, last in enumerate((0.4, 0.42))
   ]
-  row = cells(add(tmp_path, *runs), 'solo')
+  row = cells(add(tmp_path, runs), 'solo')
   assert row[2] == '41.0 +- 1.4 (clients +- 4.0)'
   assert row[8] == '5.3 below'
 
@@ -166,7 +166,7 @@ def test_a_figure_of_training_is_compared_with_training(paths, tmp_path):
   run = finished_run(
     tmp_path, 'one', 0.3, config_choice=config_choice, train_accuracy=0.511
   )
-  row = cells(add(tmp_path, run), 'mu_1')
+  row = cells(add(tmp_path, [run]), 'mu_1')
   assert row[1:4] == ['figure only, of accuracy in training', '51.1', '51.1']
   assert row[8] == 'no number reported'
 
@@ -174,7 +174,7 @@ def test_a_figure_of_training_is_compared_with_training(paths, tmp_path):
 def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(paths, tmp_path):
   runs = runs_of_seeds(tmp_path, 0.6194, 0.02, range(3))
   other = finished_run(tmp_path, 'other', 0.5, '--config.batch_size=32')
-  rows = {row[7]: row for row in all_cells(add(tmp_path, *runs, other), 'fedavg')}
+  rows = {row[7]: row for row in all_cells(add(tmp_path, [*runs, other]), 'fedavg')}
   assert sorted(rows) == ['`batch_size=32`', 'nothing']
   assert rows['`batch_size=32`'][8] == 'other settings'
   # The sample deviation of 61.94, 63.94, 65.94.
@@ -184,7 +184,7 @@ def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(paths, tmp_path
   assert rows['nothing'][8] == '2.4 below, within two standard errors'
   runs = runs_of_seeds(tmp_path, 0.695, 0.02, range(3), config_choice=MOON)
   # 71.5 - 69.1 = 2.4 is above 2 * sqrt(2.0^2 / 3 + 0.4^2 / 3) = 2.36.
-  row = cells(add(tmp_path, *runs), 'moon')
+  row = cells(add(tmp_path, runs), 'moon')
   assert row[8] == '2.4 above, outside two standard errors'
 
 
@@ -192,16 +192,16 @@ def test_differences_are_paired_by_seed(paths, tmp_path):
   write_template(paths, '@compare moon_cvpr21: moon fedavg')
   fedavg = runs_of_seeds(tmp_path, 0.6, 0.02, (0, 1, 2))
   moon = runs_of_seeds(tmp_path, 0.61, 0.03, (0, 1, 5), config_choice=MOON)
-  one_pair = add(tmp_path, fedavg[0], moon[0])
+  one_pair = add(tmp_path, [fedavg[0], moon[0]])
   assert '+1.0 points (1 seed, too few to rank them); reported +2.8.' in one_pair
   # Runs with other settings are no pair of these, but can be one of their own.
   flag = '--config.batch_size=32'
-  add(tmp_path, finished_run(tmp_path, 'm9', 0.9, flag, config_choice=MOON))
-  text = add(tmp_path, finished_run(tmp_path, 'f9', 0.7, flag))
+  add(tmp_path, [finished_run(tmp_path, 'm9', 0.9, flag, config_choice=MOON)])
+  text = add(tmp_path, [finished_run(tmp_path, 'f9', 0.7, flag)])
   assert '(batch_size=32), mean of 5 tests: +20.0 points (1 seed, too few' in text
   assert 'to rank them).' in text
   # Seeds 0 and 1 have 1 and 2, whose sample deviation is 0.7.
-  text = add(tmp_path, *fedavg[1:], *moon[1:])
+  text = add(tmp_path, [*fedavg[1:], *moon[1:]])
   assert '+1.5 points (2 seeds, +- 0.7' in text
 
 
@@ -215,7 +215,7 @@ def test_the_costs_name_the_devices_of_every_start(paths, tmp_path):
   run = finished_run(tmp_path, 'one', 0.6)
   edit_json(run / 'config.json', lambda description: description.update(starts))
   write_template(paths, '@costs moon_cvpr21: fedavg')
-  assert '| NVIDIA H200 and Zen, 2 core(s) |' in add(tmp_path, run)
+  assert '| NVIDIA H200 and Zen, 2 core(s) |' in add(tmp_path, [run])
   description = kept_runs.read_description(kept_runs.path_of(paths.runs, 'one'))
   assert description['earlier'] == earlier
 
@@ -227,7 +227,7 @@ def test_a_picture_is_of_the_runs_there_are(paths, tmp_path):
   directives = ('@figure both', '@drift moved', '@costs')
   write_template(paths, *(f'{words} moon_cvpr21: fedavg' for words in directives))
   assert '![both' not in page(paths)
-  text = add(tmp_path, finished_run(tmp_path, 'one', 0.6))
+  text = add(tmp_path, [finished_run(tmp_path, 'one', 0.6)])
   assert '(images/experiments/both.png)' in text
   progress, drift = (paths.pictures / f'{name}.png' for name in ('both', 'moved'))
   # A run has two columns of the drift here, and three of the others.
@@ -236,7 +236,7 @@ def test_a_picture_is_of_the_runs_there_are(paths, tmp_path):
   assert page(paths) == text
   digest = draw.digest_of(progress)
   other = finished_run(tmp_path, 'other', 0.5, '--config.batch_size=32')
-  text = add(tmp_path, finished_run(tmp_path, 'two', 0.61, seed=1), other)
+  text = add(tmp_path, [finished_run(tmp_path, 'two', 0.61, seed=1), other])
   assert draw.digest_of(progress) != digest
   assert 'both: FedAvg, seeds 0, 1; FedAvg, batch_size=32, seed 0]' in text
   other_runs = {'other': [[{'round': 1, 'test_accuracy': 0.5}]]}
@@ -263,12 +263,12 @@ def test_a_sweep_is_of_the_last_accuracies(paths, tmp_path, monkeypatch):
   one_point = finished_run(
     tmp_path, 'a', 0.5, config_choice=mu_of_a_tenth, train_accuracy=0.6
   )
-  assert add(tmp_path, one_point) == '\n'  # one point is no sweep
+  assert add(tmp_path, [one_point]) == '\n'  # one point is no sweep
   # A run of other length is no point.
   flags = f'--config={mu_of_a_tenth}', '--config.num_rounds=5'
   short = write_run(tmp_path / 'short', [0.9] * 5, *flags)
   seeds = runs_of_seeds(tmp_path, 0.4, 0.02, (0, 1), config_choice=mu_of_one)
-  text = add(tmp_path, short, *seeds)
+  text = add(tmp_path, [short, *seeds])
   assert text == '![mu: accuracy over moon.mu](images/experiments/mu.png)\n'
   assert page(paths) == text
   (points,) = drawn_points
@@ -294,12 +294,12 @@ def test_a_t_sne_is_kept_of_the_model_after_the_last_round(paths, tmp_path):
     )
 
   write_features(NUM_ROUNDS - 1)
-  assert add(tmp_path, run) == '\n'
+  assert add(tmp_path, [run]) == '\n'
   write_features(NUM_ROUNDS)
   picture = '![t-SNE of FedAvg, seed 0](images/experiments/one_tsne.png)\n'
-  assert add(tmp_path, run) == picture
+  assert add(tmp_path, [run]) == picture
   (run / 'features.npz').unlink()
-  assert add(tmp_path, run) == '\n'
+  assert add(tmp_path, [run]) == '\n'
 
 
 # --- what is refused ------------------------------------------------------------------
@@ -347,13 +347,13 @@ def test_a_failed_build_prints_a_line_and_writes_no_page(paths, tmp_path, capsys
 
 
 def test_a_run_that_no_line_names_is_not_left_out_in_silence(paths, tmp_path):
-  add(tmp_path, finished_run(tmp_path, 'one', 0.6))
+  add(tmp_path, [finished_run(tmp_path, 'one', 0.6)])
   write_template(paths, '@table moon_cvpr21: moon', '{{late one}}')
   assert_refused(paths, r'one\.jsonl\.gz is in no row of experiments\.in\.md: name')
 
 
 def test_one_run_counts_once(paths, tmp_path):
-  add(tmp_path, finished_run(tmp_path, 'first', 0.6))
+  add(tmp_path, [finished_run(tmp_path, 'first', 0.6)])
   kept_runs.keep_run(finished_run(tmp_path, 'again', 0.6), paths.runs)
   assert_refused(paths, 'again and first are one run: delete one')
 
@@ -389,7 +389,7 @@ def replaced(old, new):
   ],
 )
 def test_a_damaged_run_fails_the_build(paths, tmp_path, change, pattern):
-  add(tmp_path, finished_run(tmp_path, 'one', 0.6))
+  add(tmp_path, [finished_run(tmp_path, 'one', 0.6)])
   path = kept_runs.path_of(paths.runs, 'one')
   path.write_bytes(change(path.read_bytes()))
   assert_refused(paths, rf'one\.jsonl\.gz {pattern}')
