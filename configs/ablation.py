@@ -11,7 +11,7 @@ weight; the last partial batch of an epoch is kept.
 
 from moon_jax.config import choose, import_config
 
-moon_cvpr21 = import_config('moon_cvpr21.py', beside=__file__)
+moon_cvpr21 = import_config('moon_cvpr21.py', relative_to=__file__)
 
 _CHANGES = {
   'no_head': ('no head', {'moon_cnn.head': 'none'}),
@@ -22,8 +22,8 @@ _CHANGES = {
 _ALGORITHMS = ('fedavg', 'fedprox', 'scaffold', 'moon', 'mu_1')
 
 VARIANTS = {
-  f'{change}_{algorithm}': moon_cvpr21.changed(algorithm, told, changes)
-  for change, (told, changes) in _CHANGES.items()
+  f'{change}_{algorithm}': moon_cvpr21.changed(algorithm, title, changes)
+  for change, (title, changes) in _CHANGES.items()
   for algorithm in _ALGORITHMS
 }
 

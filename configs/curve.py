@@ -14,7 +14,7 @@ how the pairs are evaluated.
 
 from moon_jax.config import choose, import_config
 
-moon_cvpr21 = import_config('moon_cvpr21.py', beside=__file__)
+moon_cvpr21 = import_config('moon_cvpr21.py', relative_to=__file__)
 
 _COLUMNS = {
   **{
@@ -26,8 +26,8 @@ _COLUMNS = {
 _ALGORITHMS = ('fedavg', 'moon', 'mu_1', 'scaffold', 'fedprox')
 
 VARIANTS = {
-  f'{column}_{algorithm}': moon_cvpr21.changed(algorithm, told, changes)
-  for column, (told, changes) in _COLUMNS.items()
+  f'{column}_{algorithm}': moon_cvpr21.changed(algorithm, title, changes)
+  for column, (title, changes) in _COLUMNS.items()
   for algorithm in _ALGORITHMS
 } | {
   f'same_partition_{algorithm}': moon_cvpr21.changed(

@@ -32,7 +32,7 @@ rounds, partial batches are kept, and the network has no projection head.
 
 from moon_jax.config import Variant, choose, import_config
 
-cifar10_moon = import_config('cifar10_moon.py', beside=__file__)
+cifar10_moon = import_config('cifar10_moon.py', relative_to=__file__)
 
 
 def _moon(mu: float, reported: str) -> Variant:
@@ -81,14 +81,22 @@ _TINY = {
 }
 
 
-def _table(prefix: str, told: str, changes: dict, reported: dict) -> dict[str, Variant]:
-  """The experiments of one column of the paper's tables."""
-  return {
-    f'{prefix}_{row}': Variant(
-      f'{_ROWS[row][0]}, {told}', figure, changes | _ROWS[row][1]
+def _table(prefix: str, setting: str, changes: dict, reported: dict):
+  """The experiments of one column of the paper's tables, by name.
+
+  Args:
+    prefix: what their names begin with.
+    setting: the column's title.
+    changes: dotted knob -> value, for the whole column.
+    reported: row -> the paper's figure.
+  """
+  variants = {}
+  for row, figure in reported.items():
+    title, row_changes = _ROWS[row]
+    variants[f'{prefix}_{row}'] = Variant(
+      f'{title}, {setting}', figure, changes | row_changes
     )
-    for row, figure in reported.items()
-  }
+  return variants
 
 
 VARIANTS = {
@@ -187,10 +195,10 @@ VARIANTS = {
 }
 
 
-def changed(algorithm: str, told: str, changes: dict) -> Variant:
-  """A variant of table 1 with changes, which `told` names; it has no reported value."""
+def changed(algorithm: str, title: str, changes: dict) -> Variant:
+  """A variant of table 1 with changes, whose name is `title`; no value is reported."""
   base = VARIANTS[algorithm]
-  return Variant(f'{base.setting}, {told}', '', base.changes | changes)
+  return Variant(f'{base.setting}, {title}', '', base.changes | changes)
 
 
 def get_config(variant='moon'):

@@ -17,7 +17,7 @@ successive steps; `same_batch` takes the other reading, one batch at T and at T'
 
 from moon_jax.config import Variant, choose, import_config
 
-moon_cvpr21 = import_config('moon_cvpr21.py', beside=__file__)
+moon_cvpr21 = import_config('moon_cvpr21.py', relative_to=__file__)
 
 
 def _sa_moon(temperature: float, reported: str) -> Variant:

@@ -33,9 +33,9 @@ def blamed(*parts: Any) -> Iterator[None]:
       raise
     names = ' or the '.join(f'{part.kind} {part.name!r}' for part in user_parts)
     source_files = [part.registered.get('origin') for part in user_parts]
-    place = _place(traceback.extract_tb(error.__traceback__), source_files)
+    location = _location(traceback.extract_tb(error.__traceback__), source_files)
     kind = type(error).__name__
-    problem = f'The {names} failed{place}: {kind}: {_reason(error)}'
+    problem = f'The {names} failed{location}: {kind}: {_reason(error)}'
     raise UsageError(problem) from error
 
 
@@ -46,7 +46,7 @@ def _reason(error: Exception) -> str:
   return ' '.join(lines[:num_lines])
 
 
-def _place(
+def _location(
   frames: Sequence[traceback.FrameSummary], source_files: Sequence[str | None]
 ) -> str:
   """Where an error arose, as the end of 'The model ... failed'.

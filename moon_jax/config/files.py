@@ -121,12 +121,12 @@ def list_variants(path: str) -> str:
 def split(choice: str) -> tuple[str, str | None]:
   """'configs/x.py:y' -> ('configs/x.py', 'y'); a file's own name may hold a colon."""
   path, colon, variant = choice.rpartition(':')
-  if not colon or _first_file(_places(choice)):
+  if not colon or _first_file(_candidates(choice)):
     return choice, None
   return path, variant
 
 
-def import_config(path: str, *, beside: str | None = None) -> ModuleType:
+def import_config(path: str, *, relative_to: str | None = None) -> ModuleType:
   """Runs a config file for another one that builds on it; returns its module.
 
   >>> import_config('configs/digits_moon.py').get_config().num_rounds
@@ -134,35 +134,35 @@ def import_config(path: str, *, beside: str | None = None) -> ModuleType:
 
   Args:
     path: the file, as for `--config`: one in the working directory comes before ours.
-    beside: `__file__` of the config file that asks. Then `path` is a file in the same
-      folder, or one of our configs/ if that folder has none of this name.
+    relative_to: `__file__` of the config file that asks. Then `path` is a file in the
+      same folder, or one of our configs/ if that folder has none of this name.
 
   Raises:
     ConfigError: there is no such file, or it fails.
   """
-  if beside is None:
-    places = _places(path)
+  if relative_to is None:
+    candidates = _candidates(path)
   else:
-    places = [pathlib.Path(beside).parent / path, HOME / 'configs' / path]
-  file = _first_file(places)
+    candidates = [pathlib.Path(relative_to).parent / path, HOME / 'configs' / path]
+  file = _first_file(candidates)
   if file is None:
     raise ConfigError([f'import_config({path!r}): there is no such file.'])
   return _module(f'import_config({path!r})', file)
 
 
-def _places(path: str) -> list[pathlib.Path]:
+def _candidates(path: str) -> list[pathlib.Path]:
   """Where the file of `--config` may be: the user's own comes before ours."""
   return [expand(path), HOME / path]
 
 
-def _first_file(places: list[pathlib.Path]) -> pathlib.Path | None:
+def _first_file(paths: list[pathlib.Path]) -> pathlib.Path | None:
   # Not Path.is_file, which raises if the name is too long.
-  return next((place for place in places if os.path.isfile(place)), None)
+  return next((path for path in paths if os.path.isfile(path)), None)
 
 
 def _run_config(path: str) -> ModuleType:
   """Runs the file of `--config`; the callbacks of an earlier one are forgotten."""
-  file = _first_file(_places(path))
+  file = _first_file(_candidates(path))
   if file is None:
     ours = (HOME / 'configs').glob('[!_]*.py')
     hint = did_you_mean(path, sorted(f'configs/{file.name}' for file in ours))

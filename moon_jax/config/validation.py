@@ -248,8 +248,8 @@ def used_value(config: Config, name: str) -> Any:
 
 def identity(flat: Mapping[str, Any]) -> dict[str, Any]:
   """The knobs in use that identify an experiment, with their values."""
-  used = used_knobs(flat)
-  return {name: value for name, value in used.items() if _is_fixed(name, used)}
+  in_use = used_knobs(flat)
+  return {name: value for name, value in in_use.items() if _is_fixed(name, in_use)}
 
 
 def with_defaults(flat: Mapping[str, Any]) -> dict[str, Any]:

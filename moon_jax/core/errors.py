@@ -29,7 +29,8 @@ class RunError(Exception):
   """Ends a run with one clear message; subclasses choose the exit code."""
 
   exit_code = ExitCode.FAILED
-  everywhere = False  # whether every process raises it, or already knows of it
+  # Whether every process of the run raises it, or has been told of it.
+  is_everywhere = False
 
 
 class UsageError(RunError, ValueError):
@@ -64,15 +65,17 @@ class DivergedError(RunError):
   exit_code = ExitCode.DIVERGED
 
 
-class _Stream:
-  """A standard stream that never fails.
+class _UnfailingStream:
+  """A standard stream to which writing never fails.
 
-  Once it cannot be written, as after `| head`, what is written is dropped; so it is
-  from the start if there is no stream, as after `>&-`.
+  Once the stream cannot be written, as after `| head`, the text is dropped. It is
+  dropped from the start if there is no stream, as after `>&-`.
   """
 
-  def __init__(self, stream: TextIO | None, shown: Callable[[str], str] = str):
-    self._stream, self._shown = stream or io.StringIO(), shown
+  def __init__(self, stream: TextIO | None, escape: Callable[[str], str] = str):
+    """escape: replaces what must not reach the terminal."""
+    self._stream = io.StringIO() if stream is None else stream
+    self._escape = escape
     self._encoding = self._stream.encoding or 'utf-8'
 
   def __getattr__(self, name):
@@ -80,9 +83,9 @@ class _Stream:
 
   def write(self, text: str) -> int:
     # The name of a folder may have characters that the terminal cannot show.
-    known = self._shown(text).encode(self._encoding, 'backslashreplace')
+    encoded = self._escape(text).encode(self._encoding, 'backslashreplace')
     try:
-      self._stream.write(known.decode(self._encoding))
+      self._stream.write(encoded.decode(self._encoding))
       self._stream.flush()
     except OSError:
       os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
@@ -95,10 +98,10 @@ def exit_code_of(program: Callable[[], int]) -> int:
   A reader that quits, or a log on a full disk, does not end the program. Escape
   sequences in names and files are shown as text, so they cannot command the terminal.
   """
-  shown = functools.partial(printable, kept='\n')
+  escape = functools.partial(printable, allowed='\n')
   with (
-    contextlib.redirect_stdout(_Stream(sys.stdout)),
-    contextlib.redirect_stderr(_Stream(sys.stderr, shown)),
+    contextlib.redirect_stdout(_UnfailingStream(sys.stdout)),
+    contextlib.redirect_stderr(_UnfailingStream(sys.stderr, escape)),
   ):
     try:
       return program()
@@ -116,23 +119,34 @@ def exit_code_of(program: Callable[[], int]) -> int:
 def print_or_help(argv: Sequence[str], page: str, text: Callable[[], str]) -> int:
   """Prints a program's page if the words ask for help, otherwise a text.
 
+  Args:
+    argv: the words after the program's name.
+    page: the page of help.
+    text: function that does the program's work and returns its last words.
+
   Returns:
     The exit code; an error of the user is one clear line.
   """
-  asked = {'-h', '--help'} & set(argv)
-  told = page.strip if asked else text
-  return exit_code_of(lambda: print(told()) or ExitCode.DONE)
+
+  def program() -> int:
+    asks_for_help = not {'-h', '--help'}.isdisjoint(argv)
+    print(page.strip() if asks_for_help else text())
+    return ExitCode.DONE
+
+  return exit_code_of(program)
 
 
-def printable(text: str, kept: str = '') -> str:
+def printable(text: str, allowed: str = '') -> str:
   """The text with characters that command a terminal escaped: \\x1b.
 
   Args:
     text: any text.
-    kept: control characters that stay, such as the end of a line.
+    allowed: control characters that stay, such as the end of a line.
   """
-  shown = (c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text)
-  return ''.join(shown)
+  return ''.join(
+    letter if letter.isprintable() or letter in allowed else ascii(letter)[1:-1]
+    for letter in text
+  )
 
 
 def did_you_mean(word: str, names: Iterable[str]) -> str:

@@ -80,7 +80,7 @@ def gather(value: Any, error: RunError | None = None) -> list[Any]:
     padded = np.frombuffer(text.ljust(1 << longest.bit_length()), np.uint8)
     messages = [json.loads(bytes(row)) for row in process_allgather(padded)]
   if error:
-    error.everywhere = True
+    error.is_everywhere = True
     raise error
   for index, (_, failure) in enumerate(messages):
     if failure:
@@ -93,7 +93,7 @@ def _error_of_process(index: int, message: str, exit_code: int) -> RunError:
   """The error of another process."""
   error = RunError(f'{_process_name(index)}: {message}' if index else message)
   error.exit_code = ExitCode(exit_code)
-  error.everywhere = True
+  error.is_everywhere = True
   return error
 
 
@@ -114,7 +114,7 @@ def failing_together() -> Iterator[list[Any]]:
   try:
     yield messages
   except RunError as caught:
-    if caught.everywhere:
+    if caught.is_everywhere:
       raise
     error = caught
   messages[:] = gather([*messages], error)
