@@ -10,7 +10,8 @@ import zlib
 import numpy as np
 import pytest
 
-from moon_jax.data import sources
+from moon_jax.core.errors import ExitCode
+from moon_jax.data import convert, sources
 
 datasets = pytest.importorskip('datasets', reason='datasets is missing')
 h5py = pytest.importorskip('h5py', reason='h5py is missing')
@@ -27,25 +28,26 @@ SIZES = {
 }
 
 
-def federation(seed=0):
+def make_federation(seed=0):
   """split -> user -> images [n, 8, 8] uint8, labels [n] int32."""
-  rng, found = np.random.default_rng(seed), {'train': {}, 'test': {}}
+  rng = np.random.default_rng(seed)
+  federation = {'train': {}, 'test': {}}
   for name, sizes in SIZES.items():
-    for split, size in zip(found, sizes, strict=True):
+    for split, size in zip(federation, sizes, strict=True):
       if size:
         labels = np.arange(size, dtype=np.int32) % CLASSES
         images = rng.integers(0, 60, (size, 8, 8), np.uint8)
         # Classes differ, so that something is learned.
         images[np.arange(size), labels] += 150
-        found[split][name] = images, labels
-  return found
+        federation[split][name] = images, labels
+  return federation
 
 
-def in_colour(found):
+def in_colour(federation):
   """The federation in three colours, the third of them inverted."""
   return {
     split: {name: (np.stack([x, x, 255 - x], -1), y) for name, (x, y) in users.items()}
-    for split, users in found.items()
+    for split, users in federation.items()
   }
 
 
@@ -59,10 +61,11 @@ def mixed(users):
 
 def load(knobs, **changes):
   """The data set of a source and its knobs."""
-  options = {name.removeprefix('data.'): value for name, value in knobs.items()}
-  if options['source'] == 'imagefolder':
-    options = {'test_fraction': 0.0, 'test_seed': 0, 'image_size': 0} | options
-  return sources.load(**({'limit': 0} | options | changes))
+  options = {'limit': 0}
+  if knobs['data.source'] == 'imagefolder':
+    options |= {'test_fraction': 0.0, 'test_seed': 0, 'image_size': 0}
+  options |= {name.removeprefix('data.'): value for name, value in knobs.items()}
+  return sources.load(**options | changes)
 
 
 def flags(knobs):
@@ -74,27 +77,27 @@ def as_rows(images, labels):
   return sorted((x.tobytes(), int(y)) for x, y in zip(images, labels, strict=True))
 
 
-def npz(folder, found):
+def npz(folder, federation):
   """One file for all users."""
   arrays = {}
-  for split, users in found.items():
+  for split, users in federation.items():
     names = (f'{split}_x', f'{split}_y', f'{split}_client')
     arrays |= dict(zip(names, mixed(users), strict=True))
   np.savez(folder / 'users.npz', **arrays)
   return {'data.source': 'npz', 'data.path': str(folder / 'users.npz')}
 
 
-def files(folder, found):
+def files(folder, federation):
   """One file for each user; the file has a number, and the user's name is inside."""
-  place = folder / 'users'
-  place.mkdir()
-  for number, name in enumerate(found['train'] | found['test']):
+  users_folder = folder / 'users'
+  users_folder.mkdir()
+  for number, name in enumerate(federation['train'] | federation['test']):
     arrays = {'client': np.array(name)}
-    for split, users in found.items():
+    for split, users in federation.items():
       if name in users:
         arrays[f'{split}_x'], arrays[f'{split}_y'] = users[name]
-    np.savez(place / f'{number}.npz', **arrays)
-  return {'data.source': 'folder', 'data.path': str(place)}
+    np.savez(users_folder / f'{number}.npz', **arrays)
+  return {'data.source': 'folder', 'data.path': str(users_folder)}
 
 
 def as_femnist(images):
@@ -102,39 +105,39 @@ def as_femnist(images):
   return (images / 255).astype(np.float32)
 
 
-def _pair(source, folder):
+def _two_files(source, folder):
   paths = {split: str(folder / f'{source}_{split}') for split in ('train', 'test')}
   knobs = {'data.path': paths['train'], 'data.test_path': paths['test']}
   return paths, {'data.source': source} | knobs
 
 
-def hdf5(folder, found):
+def hdf5(folder, federation):
   """As fed_emnist_train.h5 and fed_emnist_test.h5."""
-  paths, knobs = _pair('hdf5', folder)
-  for split, users in found.items():
+  paths, knobs = _two_files('hdf5', folder)
+  for split, users in federation.items():
     with h5py.File(paths[split], 'w') as file:
       examples = file.create_group('examples')
       for name, (images, labels) in users.items():
-        one = examples.create_group(name)
-        one.create_dataset('pixels', data=as_femnist(images))
-        one.create_dataset('label', data=labels)
+        user = examples.create_group(name)
+        user.create_dataset('pixels', data=as_femnist(images))
+        user.create_dataset('label', data=labels)
   return knobs
 
 
 def packed(arrays):
   """Name -> array, in msgpack as FedJAX 0.0.17 writes it."""
 
-  def array(values):
-    parts = values.shape, values.dtype.name, values.tobytes()
-    return msgpack.ExtType(1, msgpack.packb(parts))
+  def packed_array(array):
+    content = array.shape, array.dtype.name, array.tobytes()
+    return msgpack.ExtType(1, msgpack.packb(content))
 
-  return msgpack.packb(arrays, default=array, strict_types=True)
+  return msgpack.packb(arrays, default=packed_array, strict_types=True)
 
 
-def sqlite(folder, found):
+def sqlite(folder, federation):
   """As FedJAX's federated_emnist_train.sqlite and ..._test.sqlite."""
-  paths, knobs = _pair('sqlite', folder)
-  for split, users in found.items():
+  paths, knobs = _two_files('sqlite', folder)
+  for split, users in federation.items():
     rows = [
       (
         name.encode(),
@@ -152,24 +155,24 @@ def sqlite(folder, found):
   return knobs
 
 
-def huggingface(folder, found, *, encoded=True):
+def huggingface(folder, federation, *, encoded=True):
   """As `save_to_disk` of a DatasetDict: PNG, or arrays."""
   from PIL import Image
 
-  kinds = {
+  features = {
     'image': datasets.Image() if encoded else datasets.Array2D((8, 8), 'uint8'),
     'character': datasets.ClassLabel(num_classes=CLASSES),
     'writer': datasets.Value('string'),
   }
   splits = {}
-  for split, users in found.items():
+  for split, users in federation.items():
     images, labels, ids = mixed(users)
     columns = {
       'image': list(map(Image.fromarray, images)) if encoded else images,
       'character': labels,
       'writer': ids,
     }
-    splits[split] = datasets.Dataset.from_dict(columns, datasets.Features(kinds))
+    splits[split] = datasets.Dataset.from_dict(columns, datasets.Features(features))
   datasets.disable_progress_bars()
   datasets.DatasetDict(splits).save_to_disk(str(folder / 'saved'))
   return {
@@ -180,9 +183,18 @@ def huggingface(folder, found, *, encoded=True):
   }
 
 
-def arrays(folder, found):
+def arrays(folder, federation):
   """`huggingface` with arrays in place of encoded images."""
-  return huggingface(folder, found, encoded=False)
+  return huggingface(folder, federation, encoded=False)
+
+
+def converted(folder, federation):
+  """Records that `moon_jax.data.convert` makes of `npz`."""
+  out = folder / 'records'
+  assert (
+    convert.main([*flags(npz(folder, federation)), f'--out={out}']) == ExitCode.DONE
+  )
+  return {'data.source': 'records', 'data.path': str(out)}
 
 
 LAYOUTS = (npz, files, hdf5, sqlite, huggingface, arrays)

@@ -1,8 +1,5 @@
 """Data with user ids: every layout, the users that are kept, and refusals."""
 
-import contextlib
-import sqlite3
-
 import numpy as np
 import pytest
 
@@ -13,11 +10,10 @@ from moon_jax.data.dataset import make_dataset
 from moon_jax.data.errors import DataError
 from moon_jax.data.federated import assembled, users
 from tests.data import federations
-from tests.data.federations import as_rows, h5py, load
+from tests.data.federations import as_rows, load
 from tests.data.test_sources import prepare, without_tensorflow
-from tests.refusals import refused
 
-FOUND = federations.federation()
+FOUND = federations.make_federation()
 
 
 def by_user(data, split):
@@ -183,154 +179,6 @@ def test_ids_of_another_length_or_type(ids, message):
   data = tiny([1, 2, 3, 4])
   with pytest.raises(DataError, match=f'^it: {message}'):
     users.named('it', data, ids, np.array([1, 1, 2]))
-
-
-def put(name, values):
-  def change(file):
-    del file[f'examples/f0003_11/{name}']
-    file[f'examples/f0003_11/{name}'] = values
-
-  return change
-
-
-def without_examples(file):
-  put('pixels', np.zeros((0, 8, 8), 'f4'))(file)
-  put('label', np.zeros(0, 'i4'))(file)
-
-
-def move(old, new):
-  return lambda file: file.move(f'examples{old}', new)
-
-
-ONE = '/f0003_11/pixels'
-HDF5 = [
-  (move('', 'data'), "object 'examples' doesn't exist"),
-  (lambda file: file.create_dataset('examples/x', data=[1]), "no attribute 'items'"),
-  (move(ONE, 'examples/f0003_11/pics'), 'has label, pics: name its image by --config.'),
-  (put('label', np.zeros(11, 'i4')), "'f0003_11': images holds 12 images, labels 11"),
-  (without_examples, "client 'f0003_11' has no examples"),
-  (put('pixels', np.zeros((12, 8, 9), 'u1')), r'shape \(8, 9\), others of \(8, 8\)'),
-  (lambda file: file.pop('examples/ü..\x1b[31m/label'), 'has pixels: name its label'),
-]
-
-
-@pytest.mark.parametrize(('change', 'message'), HDF5)
-def test_hdf5_of_another_layout(change, message, tmp_path):
-  knobs = federations.hdf5(tmp_path, FOUND)
-  with h5py.File(knobs['data.path'], 'r+') as file:
-    change(file)
-  with pytest.raises(DataError, match=message) as caught:
-    load(knobs)
-  assert str(caught.value).isprintable()  # no control characters reach a terminal
-  assert str(caught.value).startswith('--config.data.')
-
-
-_NAME = "WHERE client_id = CAST('f0003_11' AS BLOB)"
-
-
-def update(what):
-  return f'UPDATE federated_data SET {what} {_NAME}'
-
-
-@pytest.mark.parametrize(
-  ('script', 'message'),
-  [
-    ('DROP TABLE federated_data', 'no such table: federated_data'),
-    (update("data = x'00'"), "'f0003_11' is damaged: error: Error -5 while decompress"),
-    ('DELETE FROM federated_data', 'has no user with train examples'),
-  ],
-)
-def test_a_database_of_another_layout(script, message, tmp_path):
-  knobs = federations.sqlite(tmp_path, FOUND)
-  connection = sqlite3.connect(knobs['data.path'])
-  connection.executescript(script)
-  connection.close()
-  with refused(DataError, message):
-    load(knobs)
-
-
-def test_a_database_with_changes_beside_it_is_refused(tmp_path):
-  knobs = federations.sqlite(tmp_path, FOUND)
-  with contextlib.closing(sqlite3.connect(knobs['data.path'])) as writer:
-    writer.execute('PRAGMA journal_mode=WAL')
-    writer.execute('DELETE FROM federated_data')
-    writer.commit()
-    with refused(DataError, '-wal has changes of it; query it once with sqlite3'):
-      load(knobs)
-
-
-@pytest.mark.parametrize('layout', ['hdf5', 'sqlite'])
-def test_a_file_that_is_missing_torn_or_garbled(layout, tmp_path):
-  knobs = getattr(federations, layout)(tmp_path, FOUND)
-  path = tmp_path / f'{layout}_train'
-  whole = path.read_bytes()
-  garbled = bytearray(whole)
-  for start in range(0, len(whole), 512):
-    garbled[start : start + 64] = b'?' * 64
-  for content in (whole[: len(whole) // 3], b'', b'hello', bytes(garbled), None):
-    path.unlink()
-    if content is not None:
-      path.write_bytes(content)
-    with pytest.raises(DataError) as caught:
-      load(knobs)
-    assert str(caught.value).startswith(f'--config.data.path={str(path)!r}')
-    assert '\n' not in str(caught.value)
-    path.touch()
-  path.unlink()
-  path.mkdir()
-  with pytest.raises(DataError, match=r'Is a directory|no regular file'):
-    load(knobs)
-
-
-X, Y = np.zeros((1, 8, 8), 'u1'), np.zeros(1, int)
-
-
-@pytest.mark.parametrize(
-  ('arrays', 'message'),
-  [
-    ({'client': np.array('x')}, "'bad.npz' has no examples: neither train_x nor test_"),
-    ({'train_x': X}, 'must have train_x and train_y, or neither'),
-    ({'client': np.array(['x', 'y'])}, 'client must be one number or text'),
-    (
-      {'train_x': X, 'train_y': Y, 'client': np.array('f0003_11')},
-      "client 'f0003_11' is there twice",
-    ),
-    # The ids 7 and '7' would become one user.
-    (
-      {'train_x': X, 'train_y': Y, 'client': np.array(7)},
-      "client '7': name all by numbers, or all by text",
-    ),
-  ],
-)
-def test_a_folder_with_a_bad_file(arrays, message, tmp_path):
-  knobs = federations.files(tmp_path, FOUND)
-  np.savez(tmp_path / 'users/bad.npz', **arrays)
-  with pytest.raises(DataError, match=message):
-    load(knobs)
-
-
-def test_a_folder_without_files(tmp_path):
-  for path in (tmp_path, tmp_path / 'missing'):
-    with pytest.raises(DataError, match='must be a folder of'):
-      load({'data.source': 'folder', 'data.path': str(path)})
-
-
-def test_a_folder_of_huggingface_with_another_content(tmp_path):
-  knobs = federations.huggingface(tmp_path, FOUND)
-  for changes, message in (
-    ({'client': 'x'}, r"no column 'x' .* has image, character, writer"),
-    ({'label': ''}, 'has image, character, writer: name its label by'),
-    ({'path': str(tmp_path / 'nothing')}, 'folder by save_to_disk, .* has neither'),
-    ({'client': 'image'}, "the column 'image' must hold numbers or text"),
-    ({'path': str(tmp_path / 'saved/train')}, 'with splits train and test: .* neither'),
-  ):
-    with pytest.raises(DataError, match=message):
-      load(knobs, **changes)
-  arrow = next((tmp_path / 'saved/train').glob('*.arrow'))
-  arrow.write_bytes(arrow.read_bytes()[:-500])
-  with pytest.raises(DataError) as caught:
-    load(knobs)
-  assert '\n' not in str(caught.value)
 
 
 def test_a_package_that_is_not_installed():

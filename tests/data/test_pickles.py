@@ -16,7 +16,7 @@ from tests.data import federations, layouts
 from tests.data.federations import flags, load
 from tests.refusals import refused
 
-FEDERATION = federations.federation()
+FEDERATION = federations.make_federation()
 FEDERATIONS_PAGE = pathlib.Path(__file__).parents[2] / 'docs/federations.md'
 
 

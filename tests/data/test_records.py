@@ -1,7 +1,6 @@
 """Federations that stay on disk: read as they were written, or refused."""
 
 import pathlib
-import re
 import shutil
 
 import numpy as np
@@ -79,7 +78,7 @@ def test_the_same_users_are_kept_as_of_data_in_memory(tmp_path):
 def test_the_digest_is_of_every_record(tmp_path):
   digests = set()
   for place, change in enumerate([None, 'pixel', 'label', 'name']):
-    found = federations.federation()
+    found = federations.make_federation()
     images, labels = found['train']['f0001_41']
     if change == 'pixel':
       images[0, 0, 0] ^= 1
@@ -112,44 +111,9 @@ def read_all(folder):
   return data.stored.read(data.stored.records)
 
 
-def flip(name, places):
-  def change(folder):
-    path = folder / name
-    data = bytearray(path.read_bytes())
-    for place in places:
-      data[int(place * len(data))] ^= 16
-    path.write_bytes(data)
-
-  return change
-
-
-def cut(name, share):
-  def change(folder):
-    path = folder / name
-    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-
-  return change
-
-
-@pytest.mark.parametrize(
-  'spoil',
-  [
-    flip(records.INDEX, [0.5]),
-    flip(records.RECORDS, np.arange(0.02, 1, 0.01)),
-    *(cut(n, share) for n in (records.INDEX, records.RECORDS) for share in (0, 0.6)),
-    lambda folder: (folder / records.RECORDS).unlink(),
-    lambda folder: (folder / records.INDEX).unlink(),
-  ],
-)
-def test_damage_is_one_line(spoil, folder):
-  spoil(folder)
-  with refused(DataError, re.escape(str(folder))):
-    read_all(folder)
-
-
 def test_a_folder_of_two_federations_is_refused(folder, tmp_path):
   (tmp_path / 'b').mkdir()
-  converted(tmp_path / 'b', federations.hdf5, federations.federation(1))
+  converted(tmp_path / 'b', federations.hdf5, federations.make_federation(1))
   (tmp_path / 'b/records' / records.RECORDS).replace(folder / records.RECORDS)
   with pytest.raises(DataError, match='record 0 is damaged; convert it again'):
     read_all(folder)
@@ -209,7 +173,7 @@ def test_bad_command_lines(words, line, tmp_path, monkeypatch, capsys):
 
 
 def test_labels_with_a_gap_are_refused_and_nothing_is_left(tmp_path, capsys):
-  found = federations.federation()
+  found = federations.make_federation()
   for _, labels in found['train'].values():
     labels[labels == 2] = 1
   knobs = federations.hdf5(tmp_path, found)

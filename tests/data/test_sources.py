@@ -1,8 +1,6 @@
 """The loaders on good data, and one clear line for each kind of bad data."""
 
-import functools
 import io
-import json
 import os
 import pathlib
 
@@ -99,53 +97,6 @@ def test_npz(shape, tmp_path):
   found = dataset.train_images
   np.testing.assert_array_equal(found.reshape(train_x.shape), train_x)
   np.testing.assert_array_equal(dataset.test_labels, np.repeat([0, 1, 2], 10))
-
-
-U1 = functools.partial(np.zeros, dtype=np.uint8)
-
-
-def vast(size, label):
-  """Labels of which the last is huge: a table up to it would take gigabytes."""
-  labels = np.arange(size, dtype=np.uint64) % 3
-  labels[-1] = label
-  return labels
-
-
-@pytest.mark.parametrize(
-  ('changes', 'message'),
-  [
-    ({'train_y': None}, r"lacks \['train_y'\]"),
-    ({'train_x': np.full((60, 4, 5), -1.0)}, r'train_x is float64, from -1.0 to -1.0'),
-    ({'train_x': U1((60, 20))}, r'train_x has shape \(60, 20\), not \[M, H, W'),
-    ({'test_y': np.zeros(30)}, r"test_y is float64, not integer; .*astype\('int32'\)"),
-    ({'train_y': np.arange(59) % 3}, 'train_x holds 60 images, train_y 59 labels'),
-    ({'test_x': U1((0, 4, 5, 3)), 'test_y': np.zeros(0, int)}, '0 image'),
-    ({'test_x': U1((30, 5, 4, 3))}, r'60, 4, 5, 3.*30, 5, 4, 3.* alike'),
-    ({'train_y': np.arange(60) % 3 - 1}, r'train_y\[0\] is -1; number the classes'),
-    ({'test_y': np.arange(30) % 4}, 'test_y holds 3, a class that train_y has not;'),
-    ({'train_y': np.zeros(60, int)}, 'one class only; at least 2'),
-    ({'train_y': np.arange(60) % 2 * 2}, 'train_y holds no 1; .* without gaps'),
-    ({'train_y': vast(60, 2**63 + 5)}, 'train_y holds no 3; number the classes from 0'),
-  ],
-)
-def test_npz_faults(tmp_path, changes, message):
-  path = write(tmp_path, **changes)
-  with refused(DataError, message) as caught:
-    load('npz', path=path)
-  assert str(caught.value).startswith(f'--config.data.path={path!r}')
-
-
-def test_npz_that_is_no_npz(tmp_path):
-  np.save(tmp_path / 'array.npy', np.zeros(3))
-  (tmp_path / 'empty.npz').write_bytes(b'')
-  whole = pathlib.Path(write(tmp_path)).read_bytes()
-  (tmp_path / 'cut.npz').write_bytes(whole[: len(whole) // 2])
-  message = r'must be an \.npz file .*train_x.* with np\.savez$'
-  for name in ('array.npy', 'empty.npz', 'cut.npz'):
-    with pytest.raises(DataError, match=message):
-      load('npz', path=str(tmp_path / name))
-  with pytest.raises(DataError, match='No such file'):
-    load('npz', path=str(tmp_path / 'missing.npz'))
 
 
 # --- normalisation and limit ----------------------------------------------------------
@@ -388,55 +339,6 @@ def small_mnist(tmp_path, monkeypatch):
 
 def load_spoilt(folder):
   return load('tfds', name='mnist', dir=str(folder.parents[1]))
-
-
-def records(split='test'):
-  return lambda folder: next(folder.glob(f'*{split}.array_record*'))
-
-
-def info(folder):
-  return folder / 'dataset_info.json'
-
-
-def without_test_split(content):
-  told = json.loads(content)
-  told['splits'] = [split for split in told['splits'] if split['name'] == 'train']
-  return json.dumps(told).encode()
-
-
-def garbled(content):
-  middle = slice(len(content) // 4, -len(content) // 4)
-  noise = np.random.default_rng(0).bytes(len(content[middle]))
-  return content[: middle.start] + noise + content[middle.stop :]
-
-
-UNREAD = 'cannot read .*mnist.*; delete it and prepare it again: '
-
-
-# File -> its content in place of the right one, or None if the file is missing.
-@pytest.mark.parametrize(
-  ('file', 'change', 'message'),
-  [
-    (info, lambda b: b.replace(b'array_record', b'tfrecord'), 'format tfrecord, not'),
-    (info, None, 'is only half prepared; delete it'),
-    (info, without_test_split, "'mnist' has no split 'test'; it has .'train'"),
-    (info, lambda content: b'{}', "cannot open .*'mnist'"),
-    (records('train'), None, f'{UNREAD}.*No such'),
-    (records(), lambda content: content[:-1000], UNREAD),
-    (records(), garbled, UNREAD),
-  ],
-)
-def test_tfds_spoilt_folder(small_mnist, file, change, message):
-  spoil(file(small_mnist), change)
-  with refused(DataError, message):
-    load_spoilt(small_mnist)
-
-
-def spoil(path, change):
-  content = path.read_bytes()
-  path.unlink()
-  if change:
-    path.write_bytes(change(content))
 
 
 @pytest.mark.parametrize(

@@ -14,19 +14,19 @@ from tests.data import layouts
 from tests.data.federations import (
   arrays,
   datasets,
-  federation,
   files,
   flags,
   h5py,
   hdf5,
   huggingface,
   load,
+  make_federation,
   npz,
   sqlite,
 )
 from tests.data.test_sources import prepare
 
-FOUND = federation()
+FOUND = make_federation()
 
 
 def tfds(folder, found):

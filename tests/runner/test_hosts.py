@@ -197,7 +197,7 @@ def run_many(folders, runs, devices):
 def battery(tmp_path_factory):
   """(processes, devices of each) -> the folder of all runs with these numbers."""
   base, folders = tmp_path_factory.mktemp('battery'), {}
-  knobs = federations.hdf5(base, federations.federation())
+  knobs = federations.hdf5(base, federations.make_federation())
   words = [*federations.flags(knobs), f'--out={base / "records"}']
   assert convert.main(words) == ExitCode.DONE
   records = f'--config.data.path={base / "records"}'

@@ -14,7 +14,7 @@ from tests.data import federations
 from tests.processes import check_success, launched, read_lines
 from tests.refusals import refused
 
-FOUND = federations.federation()
+FOUND = federations.make_federation()
 TINY = {
   'algorithm': 'fedavg',
   'model': 'mlp',

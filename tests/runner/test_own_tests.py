@@ -225,7 +225,7 @@ def test_the_devices_share_the_clients():
 
 
 def test_natural_users_are_tested_on_their_tests(tmp_path):
-  federation = federations.federation()
+  federation = federations.make_federation()
   knobs = federations.npz(tmp_path, federation) | {'partition.name': 'natural'}
   knobs |= {'partition.min_size': 5, 'data.local_test': 0.0, 'algorithm': 'solo'}
   knobs |= {'data.limit': 0, 'participation': 1.0}

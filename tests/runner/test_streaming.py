@@ -30,7 +30,7 @@ CHANGES = {
 def sources(tmp_path_factory):
   """The knobs of the same federation in memory, and on disk."""
   folder = tmp_path_factory.mktemp('streaming')
-  knobs = federations.hdf5(folder, federations.federation())
+  knobs = federations.hdf5(folder, federations.make_federation())
   words = [*federations.flags(knobs), f'--out={folder / "records"}']
   assert convert.main(words) == ExitCode.DONE
   stored = {'data.source': 'records', 'data.path': str(folder / 'records')}
