@@ -132,7 +132,7 @@ def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
 @pytest.mark.parametrize('batch_norm', ['averaged', 'local'])
 @pytest.mark.parametrize('algorithm', world.OPTIONS)
 def test_who_has_a_model_of_its_own(algorithm, batch_norm):
-  chosen = world.make(algorithm, batch_norm=batch_norm)
+  chosen = world.make(algorithm, 'mlp_bn', batch_norm=batch_norm)
   made = with_empty_sums(chosen, world.network('mlp_bn'))
   own = batch_norm == 'local' or algorithm in OWN_MODELS
   assert client_memory.has_client_models(made, world.network('mlp_bn').shapes) == own

@@ -2,22 +2,18 @@
 
 import dataclasses
 import functools
-import inspect
 
 import flax.linen as nn
 import jax
 import numpy as np
 
 from moon_jax import catalog, models
-from moon_jax.algorithms import robust
-from moon_jax.algorithms.wrappers import server_optimizer as server_wrapper
+from moon_jax import config as config_lib
 from moon_jax.algorithms.wrappers import topology
-from moon_jax.algorithms.wrappers.attack import with_attack
-from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
-from moon_jax.building import experiment, scheduling
-from moon_jax.core.types import Scalars
+from moon_jax.building import experiment, programs, scheduling, traced
+from moon_jax.building.algorithm import AlgorithmOptions, make_algorithm
+from moon_jax.building.data import TrainingData
 from moon_jax.data import device, partition
-from moon_jax.data.augment import augmenter
 from moon_jax.models import layers
 from moon_jax.planning import clients
 from moon_jax.planning.availability import EVERYONE
@@ -26,9 +22,8 @@ from moon_jax.planning.lanes import LaneLayout
 from moon_jax.planning.participation import Participation
 from moon_jax.planning.planner import Averaging, ClientData, make_planner
 from moon_jax.platform import devices
-from moon_jax.round import client_training, communication_round, lanes
+from moon_jax.platform.client_memory import ClientMemory
 from moon_jax.round.examination import with_empty_sums
-from moon_jax.round.second_training import make_second_training
 
 BATCH_SIZE = 16
 LOCAL_EPOCHS = 2
@@ -78,6 +73,7 @@ PERSONAL = {
   'fedbn': {},
   'ditto': {'lam': 0.7},
 }
+ALGORITHM_OPTIONS = OPTIONS | ROBUST | PERSONAL
 # The reference's name -> our name, and options that are no numbers.
 LOCAL_OPTIMIZERS = {
   'sgd': ('sgd', {}),
@@ -175,26 +171,114 @@ def variables(model='mlp'):
   return network(model).init(0)
 
 
-# The arguments of `compiled_round` after the algorithm, by default.
-DEFAULTS = ('mlp', True, 1, 'none', 'sgd', 0, NUM_CLIENTS)
+ATTACKS = {
+  'sign_flip': {'scale': 1.5},
+  'gaussian': {'sigma': 0.1},
+  'ipm': {'epsilon': 0.5},
+  'alie': {},
+}
 
 
-@functools.cache
-def compiled_round(algorithm, *which, **changes):
+def config_of(
+  algorithm='fedavg',
+  *,
+  seed=0,
+  num_clients=NUM_CLIENTS,
+  represent_once=True,
+  augmentation='none',
+  local_optimizer='sgd',
+  optimizer=None,
+  server_optimizer='sgd',
+  server_learning_rate=1.0,
+  server_momentum=0.0,
+  batch_norm='averaged',
+  attack='none',
+  **options,
+):
+  """The configuration of a run in this world.
+
+  `optimizer` changes some of OPTIMIZER, `options` some of the algorithm's options.
+  """
+  optimizer_name, optimizer_flags = LOCAL_OPTIMIZERS[local_optimizer]
+  knobs = {
+    'algorithm': algorithm,
+    # A network with batch normalisation, so that `batch_norm` is used.
+    'model': 'resnet18',
+    'seed': seed,
+    'num_clients': num_clients,
+    'local_epochs': LOCAL_EPOCHS,
+    'batch_norm': batch_norm,
+    'augmentation.name': augmentation,
+    'optimizer.name': optimizer_name,
+    'server_optimizer.name': server_optimizer,
+    'server_optimizer.learning_rate': server_learning_rate,
+    'server_optimizer.momentum': server_momentum,
+    'attack.name': attack,
+    'execution.cache_mib': 64 if represent_once else 0,
+  }
+  # Some algorithms share the knobs of another one.
+  algorithm_group = catalog.part('algorithm', algorithm).group or algorithm
+  groups = {
+    algorithm_group: ALGORITHM_OPTIONS[algorithm] | options,
+    'optimizer': OPTIMIZER | (optimizer or {}) | optimizer_flags,
+    'attack': ATTACKS.get(attack, {}),
+  }
+  for group, options_of_group in groups.items():
+    for name, option in options_of_group.items():
+      knobs[f'{group}.{name}'] = option
+  return config_lib.changed(config_lib.defaults(), knobs)
+
+
+def make(algorithm, model='mlp', **options):
+  """The algorithm as a run with `config_of(algorithm, **options)` makes it."""
+  options = AlgorithmOptions(config_of(algorithm, **options))
+  return make_algorithm(options, network(model))
+
+
+def algorithm_of(name, **options):
+  """The algorithm of the catalog with these options."""
+  return catalog.part('algorithm', name).function(**options)
+
+
+def compiled_round(
+  algorithm,
+  model='mlp',
+  represent_once=True,
+  num_devices=1,
+  augmentation='none',
+  local_optimizer='sgd',
+  segment_steps=0,
+  num_clients=NUM_CLIENTS,
+  **options,
+):
   """The jitted round; numbers are traced, so one serves every test of an algorithm.
 
   Args:
     algorithm: its name.
-    *which: as `round_of` takes it after the algorithm.
-    **changes: of `round_of` too, or of the options that are no numbers.
+    model: as in `round_of`, and so are the next ones.
+    represent_once: as in `round_of`.
+    num_devices: as in `round_of`.
+    augmentation: as in `round_of`.
+    local_optimizer: as in `round_of`.
+    segment_steps: as in `round_of`.
+    num_clients: as in `round_of`.
+    **options: as in `make`, but for numbers that are traced.
   """
-  names = inspect.signature(round_of).parameters
-  of_round = {name: changes.pop(name) for name in names.keys() & changes.keys()}
-  return round_of(make(algorithm, **changes), *which, **of_round)
+  round_options = (
+    *(model, represent_once, num_devices, augmentation, local_optimizer),
+    *(segment_steps, num_clients),
+  )
+  return _compiled_round(algorithm, round_options, tuple(sorted(options.items())))
+
+
+@functools.cache
+def _compiled_round(algorithm, round_options, options):
+  made = make(algorithm, round_options[0], **dict(options))
+  return round_of(made, *round_options)
 
 
 def round_of(
-  chosen,
+  algorithm,
   model='mlp',
   represent_once=True,
   num_devices=1,
@@ -204,68 +288,54 @@ def round_of(
   num_clients=NUM_CLIENTS,
   convolution='auto_on_cpu',
 ):
-  """The jitted round of an Algorithm."""
-  chosen = with_empty_sums(chosen, network(model))
-  name, flags = LOCAL_OPTIMIZERS[local_optimizer]
-  optimizer = functools.partial(catalog.part('optimizer', name).function, **flags)
-  given = chosen, network(model, convolution), optimizer
-  training = client_training.LocalTraining(*given)
-  how = {'mesh': devices.mesh(num_devices), 'augment': augmenter(augmentation)}
-  how['segment_steps'] = segment_steps
-  most = sum(SIZES) if represent_once else 0
-  train = lanes.cohort_training(training, represent_once=most, **how)
-  train_second, second = None, chosen.second_training
-  if second:
-    training_again = training._replace(algorithm=second.algorithm)
-    train_again = lanes.cohort_training(training_again, represent_once=0, **how)
-    train_second = make_second_training(second, train_again)
-  return jax.jit(
-    communication_round.make_round(chosen, train, num_clients, train_second)
+  """The jitted round of an Algorithm, as a run compiles it.
+
+  Args:
+    algorithm: an Algorithm.
+    model: name of the network.
+    represent_once: whether frozen networks may see all examples once a round.
+    num_devices: number of devices.
+    augmentation: name of the augmentation.
+    local_optimizer: name of the local optimizer, as the reference has it.
+    segment_steps: steps of a segment; 0 for segments of any length.
+    num_clients: N.
+    convolution: form of the convolutions, if there are any.
+  """
+  built = experiment.Experiment(
+    config=config_of(
+      num_clients=num_clients,
+      represent_once=represent_once,
+      augmentation=augmentation,
+      local_optimizer=local_optimizer,
+    ),
+    data=TrainingData(
+      partition=None,
+      class_counts=None,
+      train=train_split(model),
+      stream=None,
+      user_ids=None,
+      num_users_left_out=0,
+      class_names=(),
+      digest='',
+    ),
+    tests=None,
+    network=network(model, convolution),
+    algorithm=with_empty_sums(algorithm, network(model)),
+    has_client_models=False,
+    traffic=(0, 0),
+    # A lane for each client, so that a table of representations has room for all.
+    planner=planner(NUM_CLIENTS, NUM_CLIENTS, segment_steps=segment_steps),
+    placement=experiment.Placement(
+      mesh=devices.mesh(num_devices), client_memory=ClientMemory(True, 0)
+    ),
   )
-
-
-def algorithm_of(name, **options):
-  """The algorithm of the catalog with these options."""
-  return catalog.part('algorithm', name).function(**options)
-
-
-ATTACKS = {
-  'sign_flip': {'scale': 1.5},
-  'gaussian': {'sigma': 0.1},
-  'ipm': {'epsilon': 0.5},
-  'alie': {},
-}
-
-
-def make(
-  algorithm, *, server_optimizer=None, batch_norm='averaged', attack='', **changes
-):
-  """The algorithm with this world's options, and what can be added to it."""
-  numbers = {
-    name.removeprefix('server_'): changes.pop(name)
-    for name in ('server_learning_rate', 'server_momentum')
-    if name in changes
-  }
-  if algorithm in ROBUST:
-    made = getattr(robust, algorithm)(**(ROBUST[algorithm] | changes))
-  else:
-    made = algorithm_of(algorithm, **(OPTIONS[algorithm] | changes))
-  if batch_norm == 'local':
-    made = with_local_statistics(made)
-  if attack:
-    made = with_attack(made, attack, ATTACKS[attack])
-  if server_optimizer:
-    made = server_wrapper.with_server_optimizer(made, server_optimizer, numbers)
-  return made
+  return jax.jit(functools.partial(programs.run_round, built))
 
 
 def scalars(algorithm, seed=0, optimizer=None, local_optimizer='sgd'):
   """The numbers of a round; `optimizer` changes some of OPTIMIZER."""
-  changed = OPTIMIZER | (optimizer or {})
-  if LOCAL_OPTIMIZERS[local_optimizer][0] != 'sgd':
-    del changed['momentum']
-  numbers = jax.tree.map(np.float32, (dict(algorithm.hyperparameters), changed))
-  return Scalars(*numbers, seed=np.int32(seed))
+  config = config_of(seed=seed, optimizer=optimizer, local_optimizer=local_optimizer)
+  return traced.scalars(config, algorithm, 0)
 
 
 def ring(num_clients):
@@ -352,9 +422,9 @@ def batches_of(plans, index, training=None):
   return rows_of_client
 
 
-def first_state(algorithm, model='mlp', **changes):
+def first_state(algorithm, model='mlp', **options):
   """The state before the first round."""
-  return state_of(make(algorithm, **changes), model)
+  return state_of(make(algorithm, model, **options), model)
 
 
 def state_of(chosen, model='mlp', num_clients=NUM_CLIENTS, num_devices=1):
@@ -384,7 +454,7 @@ def run(
 
   `data_of` makes the training split of a round from the world's.
   """
-  plans, chosen = plans or planner(), make(algorithm, **options)
+  plans, chosen = plans or planner(), make(algorithm, model, **options)
   num_clients, layout = plans.participation.num_clients, plans.training.layout
   if chosen.needs:
     labels = np.asarray(data_of(0, train_split(model)).examples.labels)
@@ -398,10 +468,12 @@ def run(
   state = state_of(chosen, model, num_clients, layout.num_devices)
   numbers = scalars(chosen, seed, optimizer, local_optimizer)
   # Only the first state depends on `initial`.
-  traced = {*chosen.hyperparameters, 'initial'}
-  fixed = {k: v for k, v in options.items() if k not in traced}
+  traced_names = {*chosen.hyperparameters, 'initial'}
+  fixed = {name: options[name] for name in options.keys() - traced_names}
   # A server optimizer needs numbers when it is built, but their values are traced.
-  fixed |= {k: 1.0 for k in options if k.startswith('server_') and k not in fixed}
+  for name in ('server_learning_rate', 'server_momentum'):
+    if name in options:
+      fixed[name] = 1.0
   history = []
   for index in range(num_rounds):
     plan = plans.plan(index)

@@ -112,7 +112,7 @@ def test_local_statistics_equal_the_reference(algorithm):
 
 def test_local_statistics_never_leave_and_are_what_is_tested():
   (state, _), truth = (side[-1] for side in normalised_run('moon', 'local'))
-  made = world.make('moon', batch_norm='local')
+  made = world.make('moon', 'mlp_bn', batch_norm='local')
   assert set(made.broadcast(state.server)) == {'params'}
   first = world.variables('mlp_bn')['batch_stats']
   assert world.largest_difference(state.server.variables['batch_stats'], first) == 0

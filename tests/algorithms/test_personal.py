@@ -24,13 +24,6 @@ SGD = world.OPTIMIZER
 HEAD = {('params', 'classifier', leaf) for leaf in ('kernel', 'bias')}
 
 
-def build(algorithm, model='mlp', **options):
-  options = world.PERSONAL[algorithm] | options
-  if algorithm != 'ditto':
-    options['network_layers'] = world.network(model).layers()
-  return world.algorithm_of(algorithm, **options)
-
-
 def planner(algorithm=None, **more):
   return world.planner(has_server=True, algorithm=algorithm, **more)
 
@@ -53,8 +46,7 @@ def run(chosen, model='mlp', plans=None, num_rounds=NUM_ROUNDS):
 @functools.cache
 def history_of(algorithm, **options):
   """A run that several tests share, of FedAvg or of one of world.PERSONAL."""
-  make = build if algorithm in world.PERSONAL else world.make
-  return run(make(algorithm, **options))
+  return run(world.make(algorithm, **options))
 
 
 def wanted(model='mlp', plans=None, **more):
@@ -95,13 +87,13 @@ def assert_equal(chosen, history, expected):
   [('', ['classifier']), ('head_output, encoder', ['head_output', 'encoder'])],
 )
 def test_fedper_equals_the_reference(layers, names):
-  chosen = build('fedper', layers=layers)
+  chosen = world.make('fedper', layers=layers)
   history = history_of('fedper', layers=layers)
   assert_equal(chosen, history, wanted(private=names))
 
 
 def test_fedbabu_equals_the_reference():
-  history = run(build('fedbabu'))
+  history = run(world.make('fedbabu'))
   expected = wanted(fixed=['classifier'])
   first = world.variables()['params']
   for (state, _), truth in zip(history, expected, strict=True):
@@ -140,7 +132,7 @@ def test_fedbabu_by_hand():
 
 
 def test_fedbn_equals_the_reference():
-  chosen = build('fedbn', 'mlp_bn')
+  chosen = world.make('fedbn', 'mlp_bn')
   # No batch of a single example, whose unbiased variance the two take differently.
   plans = planner(sizes=(2, 16, 39, 18))
   history = run(chosen, 'mlp_bn', plans)
@@ -149,7 +141,7 @@ def test_fedbn_equals_the_reference():
 
 @pytest.mark.parametrize('epochs', few([3], [1]))
 def test_ditto_equals_the_reference(epochs):
-  chosen = build('ditto', lam=0.7, epochs=epochs, learning_rate=0.02)
+  chosen = world.make('ditto', lam=0.7, epochs=epochs, learning_rate=0.02)
   plans = planner(chosen)
   history = run(chosen, plans=plans)
   own = [
@@ -164,7 +156,7 @@ def test_ditto_equals_the_reference(epochs):
 @pytest.mark.parametrize('lam', few([2.0], [0.0]))
 def test_the_global_track_of_ditto_is_fedavg_to_the_last_bit(lam):
   plain = history_of('fedavg')
-  history = run(build('ditto', lam=lam, epochs=2))
+  history = run(world.make('ditto', lam=lam, epochs=2))
   for (state, metrics), (other, others) in zip(history, plain, strict=True):
     jax.tree.map(np.testing.assert_array_equal, state.server, other.server)
     jax.tree.map(np.testing.assert_array_equal, metrics.sums, others.sums)
@@ -175,7 +167,7 @@ def test_the_global_track_of_ditto_is_fedavg_to_the_last_bit(lam):
 
 
 def test_the_second_training_draws_batches_of_its_own():
-  plan = planner(build('ditto', epochs=2)).plan(1)
+  plan = planner(world.make('ditto', epochs=2)).plan(1)
   assert (plan.schedule.example_rows != plan.second_schedule.example_rows).any()
   assert planner().plan(1).second_schedule is None
 
@@ -186,7 +178,7 @@ def test_the_second_training_has_as_many_epochs_as_the_first_or_its_own():
   drawn, all_steps = training.steps_of_round(0, clients), training.real_steps(clients)
   assert (drawn < all_steps).any()
   for epochs, steps in ((None, drawn), (3, all_steps // 5 * 3)):
-    ditto = build('ditto')
+    ditto = world.make('ditto')
     second_training = ditto.second_training._replace(epochs=epochs)
     ditto = ditto._replace(second_training=second_training)
     second = planner(ditto, **knobs).second_training
@@ -295,12 +287,12 @@ def test_layers_of_every_network(model):
 def test_layers_that_cannot_be_personal(layers):
   told = 'some layers of the network, but not all; it has classifier, encoder, head_'
   with pytest.raises(UsageError, match=f'layers={layers!r} must name {told}'):
-    build('fedper', layers=layers)
+    world.make('fedper', layers=layers)
 
 
 def test_networks_that_do_not_fit():
   with pytest.raises(UsageError, match='the network has none'):
-    build('fedbn')
+    world.make('fedbn')
   nothing = Layers(frozenset({('params', 'a', 'b')}), frozenset(), frozenset())
   with pytest.raises(UsageError, match='must name some layers'):
     fedper.fedper(layers='', network_layers=nothing)

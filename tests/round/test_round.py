@@ -332,7 +332,7 @@ def test_filler_content_reaches_nothing():
   assert (other_rows != rows).any()
   other_schedule = plan.schedule._replace(example_rows=other_rows)
   other_plan = device_plan._replace(schedule=other_schedule)
-  run_round = world.compiled_round('moon', *world.DEFAULTS)
+  run_round = world.compiled_round('moon')
   given = world.scalars(world.make('moon')), world.train_split()
   ends = [
     run_round(world.first_state('moon'), each, *given)
@@ -342,7 +342,7 @@ def test_filler_content_reaches_nothing():
 
 
 def test_new_numbers_and_cohorts_compile_nothing_anew():
-  function = world.compiled_round('moon', *world.DEFAULTS)
+  function = world.compiled_round('moon')
   world.run('moon', 3)
   compiled = function._cache_size()
   assert compiled > 0
