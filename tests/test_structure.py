@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 import shutil
 import textwrap
 
@@ -13,24 +14,8 @@ from tests.processes import check_success, launch, read_lines
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / 'moon_jax'
 
-# Inside the report a file may import itself and the files before it.
-ROOMS = (
-  *(
-    'statistics',
-    'escaping',
-    'runs',
-    'naming',
-    'groups',
-    'traces',
-    'results',
-    'tables',
-    'latex',
-  ),
-  *('pivot', 'features', 'models'),
-  *('charts', 'sections', 'figures', 'interactive', 'files'),
-  *('command', 'build', 'compare', '__main__'),
-)
-# A module may import its own layer and the layers before it.
+# The rooms of the package, from the bottom up. A module may import its own layer and
+# the layers before it. Modules of core and of the report have layers of their own.
 LAYERS = (
   ('core', 'core.types', 'core.flags'),
   ('core.errors',),
@@ -49,48 +34,112 @@ LAYERS = (
   ('predict',),
   ('export',),
   ('report',),
-  *((f'report.{room}',) for room in ROOMS),
+  ('report.statistics',),
+  ('report.escaping',),
+  ('report.runs',),
+  ('report.naming',),
+  ('report.groups',),
+  ('report.traces',),
+  ('report.results',),
+  ('report.tables',),
+  ('report.latex',),
+  ('report.pivot',),
+  ('report.features',),
+  ('report.models',),
+  ('report.charts',),
+  ('report.sections',),
+  ('report.figures',),
+  ('report.interactive',),
+  ('report.files',),
+  ('report.command',),
+  ('report.build',),
+  ('report.compare',),
+  ('report.__main__',),
   ('sweeps',),
   ('api', 'sweep'),
   ('__main__',),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+FILES = [path for path in PACKAGE.rglob('*.py') if path != PACKAGE / '__init__.py']
 
 
-def layered(*names):
-  """The name of a module as LAYERS has it: 'report.figures', else 'report'."""
-  whole = '.'.join(names[:2])
-  return whole if whole in RANK else names[0]
+def name_in_layers(*names):
+  """('report', 'figures', ...) -> 'report.figures', or 'report': as LAYERS has it."""
+  module_name = '.'.join(names[:2])
+  return module_name if module_name in RANK else names[0]
 
 
-def imported(path):
-  """Names below the package that a file imports."""
+def layer_name(path):
+  return name_in_layers(*path.relative_to(PACKAGE).with_suffix('').parts)
+
+
+def imported_names(path):
+  """The names in LAYERS of what a file imports from the package."""
   for node in ast.walk(ast.parse(path.read_text())):
     if isinstance(node, ast.ImportFrom) and (node.module or '').startswith('moon_jax'):
-      inside = node.module.split('.')[1:]
-      names = [alias.name for alias in node.names if alias.name != '__version__']
-      yield from (layered(*inside, name) for name in names)
+      parents = node.module.split('.')[1:]
+      for alias in node.names:
+        if alias.name != '__version__':
+          yield name_in_layers(*parents, alias.name)
     elif isinstance(node, ast.Import):
       names = [alias.name for alias in node.names]
       assert not any(name.startswith('moon_jax') for name in names), path
 
 
-def module_of(path):
-  return layered(*path.relative_to(PACKAGE).with_suffix('').parts)
-
-
-FILES = [path for path in PACKAGE.rglob('*.py') if path != PACKAGE / '__init__.py']
-
-
-@pytest.mark.parametrize('path', FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_imports_point_downwards(path):
-  here = module_of(path)
-  for there in imported(path):
-    assert RANK[there] <= RANK[here], f'{here} imports {there}'
+def test_imports_point_downwards():
+  upward = [
+    f'{path.relative_to(PACKAGE)} imports {imported}'
+    for path in FILES
+    for imported in imported_names(path)
+    if RANK[imported] > RANK[layer_name(path)]
+  ]
+  assert not upward
 
 
 def test_every_module_has_a_layer():
-  assert {module_of(path) for path in FILES} == set(RANK)
+  assert {layer_name(path) for path in FILES} == set(RANK)
+
+
+# --- one place that spells flags ------------------------------------------------------
+
+FLAG = re.compile(r'--(config|workdir|out)\b')
+
+
+def docstrings(tree):
+  """The docstrings of a file, which may show a user's command."""
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+      first = node.body[0] if node.body else None
+      if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        yield first.value
+
+
+def spelled_flags(path):
+  """The texts of a file, other than docstrings, in which a flag is spelled."""
+  tree = ast.parse(path.read_text())
+  exempt = {id(node) for node in docstrings(tree)}
+  for node in ast.walk(tree):
+    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    if is_text and id(node) not in exempt and FLAG.search(node.value):
+      yield f'{path.relative_to(PACKAGE)}, line {node.lineno}: {node.value!r}'
+
+
+# These rooms are converted next.
+NEXT = ('models', 'data', 'algorithms', 'sweeps')
+
+
+def test_only_core_flags_spells_flags():
+  spelled = [
+    text
+    for path in FILES
+    if path != PACKAGE / 'core/flags.py'
+    and path.relative_to(PACKAGE).parts[0] not in NEXT
+    for text in spelled_flags(path)
+  ]
+  assert not spelled, '\n'.join(['use moon_jax.core.flags in', *spelled])
+
+
+# --- the reference --------------------------------------------------------------------
 
 
 def test_nothing_outside_the_reference_is_shared_with_it():
@@ -101,10 +150,10 @@ def test_nothing_outside_the_reference_is_shared_with_it():
         modules.add(node.module)
       elif isinstance(node, ast.Import):
         modules |= {alias.name for alias in node.names}
-  own = {name for name in modules if name.startswith('tests.reference')}
-  assert own
-  foreign = {name.split('.')[0] for name in modules - own}
-  assert foreign <= {'typing', 'collections', 'statistics', 'jax', 'numpy'}
+  inside = {name for name in modules if name.startswith('tests.reference')}
+  assert inside
+  packages = {name.split('.')[0] for name in modules - inside}
+  assert packages <= {'typing', 'collections', 'statistics', 'jax', 'numpy'}
 
 
 # --- an algorithm with a knob, as CONTRIBUTING.md adds it -----------------------------
@@ -140,13 +189,13 @@ def run(copy, *words):
 
 
 def test_an_added_algorithm_is_in_the_help_and_checked(copy):
-  help_ = run(copy, '--help')
-  check_success(help_)
-  assert '  --config.fedprox_l1.mu=0.01 ' in help_.stdout
-  wrong = '--config.fedprox_l1.mu=-1'
-  done = run(copy, '--config.algorithm=fedprox_l1', wrong)
-  assert done.returncode == ExitCode.USAGE
-  assert done.stderr == f'{wrong}.0 must be at least 0.\n'
+  shows_help = run(copy, '--help')
+  check_success(shows_help)
+  assert '  --config.fedprox_l1.mu=0.01 ' in shows_help.stdout
+  negative = '--config.fedprox_l1.mu=-1'
+  refuses = run(copy, '--config.algorithm=fedprox_l1', negative)
+  assert refuses.returncode == ExitCode.USAGE
+  assert refuses.stderr == f'{negative}.0 must be at least 0.\n'
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from moon_jax import catalog
 from moon_jax.config.trees import flatten
 from moon_jax.config.validation import ConfigError
 from moon_jax.core.errors import UsageError, did_you_mean
+from moon_jax.core.flags import option
 from moon_jax.core.paths import expand
 
 _PACKAGE = pathlib.Path(__file__).parents[1]
@@ -62,7 +63,7 @@ def load(choice: str) -> dict[str, Any]:
     ConfigError: there is no such file or variant, or the file fails.
   """
   path, variant = split(choice)
-  flag = f'--config={path!r}'
+  config_option = option('config', path)
   module = _run_config(path)
   arguments = []
   if variant is not None:
@@ -72,16 +73,18 @@ def load(choice: str) -> dict[str, Any]:
       raise ConfigError(
         [
           f'{path} has no variant {variant!r}; '
-          f'--config={path}:{LIST} prints them.{hint}'
+          f'{option("config")}={path}:{LIST} prints them.{hint}'
         ]
       )
     arguments = [variant]
   file = pathlib.Path(module.__file__)
-  config = _explained(flag, file, lambda: module.get_config(*arguments))
+  config = _explained(config_option, file, lambda: module.get_config(*arguments))
   if not isinstance(config, ml_collections.ConfigDict):
     kind = type(config).__name__
-    raise ConfigError([f'{flag}: get_config() must return a ConfigDict, not {kind}.'])
-  return _explained(flag, file, lambda: flatten(config.to_dict()))
+    raise ConfigError(
+      [f'{config_option}: get_config() must return a ConfigDict, not {kind}.']
+    )
+  return _explained(config_option, file, lambda: flatten(config.to_dict()))
 
 
 def variants(path: str) -> Mapping[str, Variant]:
@@ -96,7 +99,7 @@ def variants(path: str) -> Mapping[str, Variant]:
 def _variants_of(module: ModuleType, path: str) -> Mapping[str, Variant]:
   variants_by_name = getattr(module, 'VARIANTS', None)
   if not isinstance(variants_by_name, Mapping):
-    raise ConfigError([f'--config={path!r} has no variants.'])
+    raise ConfigError([f'{option("config", path)} has no variants.'])
   return variants_by_name
 
 
@@ -108,7 +111,7 @@ def list_variants(path: str) -> str:
   """
   rows = [('command', 'setting', 'reported accuracy, %')]
   for name, variant in variants(path).items():
-    command = f'{" ".join(PROGRAM)} --config={path}:{name}'
+    command = f'{" ".join(PROGRAM)} {option("config")}={path}:{name}'
     rows.append((command, variant.setting, variant.reported or '-'))
   command_width = max(len(command) for command, _, _ in rows)
   setting_width = max(len(setting) for _, setting, _ in rows)
@@ -166,9 +169,9 @@ def _run_config(path: str) -> ModuleType:
   if file is None:
     ours = (HOME / 'configs').glob('[!_]*.py')
     hint = did_you_mean(path, sorted(f'configs/{file.name}' for file in ours))
-    raise ConfigError([f'--config={path!r} is not a file.{hint}'])
+    raise ConfigError([f'{option("config", path)} is not a file.{hint}'])
   catalog.forget_callbacks()
-  return _module(f'--config={path!r}', file)
+  return _module(option('config', path), file)
 
 
 def _module(asked_by: str, file: pathlib.Path) -> ModuleType:
