@@ -118,12 +118,12 @@ def train_split(model='mlp'):
   """The split and its owners; every client's rows in reverse, to tell them apart."""
   rows = np.concatenate([mine[::-1] for mine in owned()]).astype(np.int32)
   offsets = np.concatenate([[0], np.cumsum(SIZES)]).astype(np.int32)
-  places = np.argsort(rows).astype(np.int32)
+  position_of_row = np.argsort(rows).astype(np.int32)
   split = device.TrainSplit(
     examples=data(model)[0],
     rows_by_owner=rows,
     offsets=offsets,
-    places=places,
+    position_of_row=position_of_row,
     holds_cohort_only=False,
   )
   return jax.device_put(split)

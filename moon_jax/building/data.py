@@ -244,7 +244,7 @@ def train_on_devices(
     examples=DeviceSplit(images, labels, dataset.mean, dataset.std),
     rows_by_owner=training.indices,
     offsets=training.offsets.astype(np.int32),
-    places=position_of_row,
+    position_of_row=position_of_row,
     holds_cohort_only=False,
   )
   return devices.replicate(split, mesh)

@@ -1,6 +1,5 @@
 """Tests each client on a copy of the global model that its own data have fine-tuned."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -34,7 +33,7 @@ def tuning_planner(experiment: Experiment) -> TrainingPlanner:
   """Plans the fine-tuning of any K clients, with batches of its own."""
   training = experiment.planner.training
   work = scheduling.second_work(fine_tuning(experiment), training.work)
-  return dataclasses.replace(training, work=work, min_steps=0)
+  return training.with_work(work)
 
 
 def tune_and_test(

@@ -181,7 +181,7 @@ def cohort_training(
   augmentation_options = catalog.options('augmentation', flatten(config))
   return lanes.cohort_training(
     local_training(experiment)._replace(algorithm=algorithm),
-    represent_once=num_represented_once,
+    num_represented_once=num_represented_once,
     mesh=experiment.placement.mesh,
     augment=augmenter(config.augmentation.name, **augmentation_options),
     segment_steps=experiment.planner.training.layout.segment_steps,

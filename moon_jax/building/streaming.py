@@ -85,6 +85,6 @@ class Stream:
       examples=DeviceSplit(images, labels, data.mean, data.std),
       rows_by_owner=np.arange(size, dtype=np.int32),
       offsets=np.zeros(self.cohort_size + 1, np.int32),
-      places=np.arange(size, dtype=np.int32),
+      position_of_row=np.arange(size, dtype=np.int32),
       holds_cohort_only=True,
     )

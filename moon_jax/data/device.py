@@ -80,7 +80,7 @@ class TrainSplit:
     rows_by_owner: [M] int32, all its rows, owner by owner.
     offsets: [N + 1] int32, or [K + 1] if only the cohort's examples are loaded; owner i
       has rows_by_owner[offsets[i]:offsets[i + 1]].
-    places: [M] int32, the place of each row of the split in `rows_by_owner`.
+    position_of_row: [M] int32, where in `rows_by_owner` each row of the split stands.
     holds_cohort_only: whether only the examples of a round's cohort are loaded. The
       compiler knows it.
   """
@@ -88,7 +88,7 @@ class TrainSplit:
   examples: DeviceSplit
   rows_by_owner: jax.Array
   offsets: jax.Array
-  places: jax.Array
+  position_of_row: jax.Array
   holds_cohort_only: bool = dataclasses.field(metadata={'static': True})
 
   def owners(self, clients: jax.Array) -> jax.Array:

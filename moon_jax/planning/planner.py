@@ -98,6 +98,10 @@ class TrainingPlanner:
       return self.max_steps // self.layout.segment_steps
     return min(self.cohort_size, self.max_steps)
 
+  def with_work(self, work: LocalWork) -> 'TrainingPlanner':
+    """The planner of another training, with as many steps as this one needs."""
+    return dataclasses.replace(self, work=work, min_steps=0)
+
   def real_steps(self, clients: np.ndarray) -> np.ndarray:
     """[K] client ids -> [K] steps that each one trains at most."""
     return self.work.max_steps(self.data.sizes[clients])
@@ -284,22 +288,22 @@ def make_planner(
     client_facts: what clients know about their data; None: nothing.
   """
 
-  def training_planner(work, min_steps):
-    return TrainingPlanner(
-      seed=seed,
-      cohort_size=participation.cohort_size,
-      data=data,
-      work=work,
-      layout=layout,
-      process_lanes=range(layout.num_lanes) if process_lanes is None else process_lanes,
-      min_steps=min_steps,
-    )
-
+  if process_lanes is None:
+    process_lanes = range(layout.num_lanes)
+  training = TrainingPlanner(
+    seed=seed,
+    cohort_size=participation.cohort_size,
+    data=data,
+    work=work,
+    layout=layout,
+    process_lanes=process_lanes,
+    min_steps=min_steps,
+  )
   return Planner(
     seed=seed,
     participation=participation,
-    training=training_planner(work, min_steps),
-    second_training=second_work and training_planner(second_work, min_steps=0),
+    training=training,
+    second_training=training.with_work(second_work) if second_work else None,
     averaging=averaging,
     client_facts=client_facts or {},
   )

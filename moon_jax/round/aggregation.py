@@ -21,12 +21,12 @@ class Collector(NamedTuple):
   Attributes:
     collect: (Finished of the cohort, the slots [L] that leave their lanes, or -1,
       Finished [L, ...] of the lanes) -> Finished of the cohort.
-    nothing: (shapes of Finished [L, ...], memories [K, ...]) -> Finished of a cohort of
+    empty: (shapes of Finished [L, ...], memories [K, ...]) -> Finished of a cohort of
       which no client has finished.
   """
 
   collect: Callable[[Finished, jax.Array, Finished], Finished]
-  nothing: Callable[[Finished, PyTree], Finished]
+  empty: Callable[[Finished, PyTree], Finished]
 
 
 def make_collector(weights: jax.Array, *, keeps_all_uploads: bool) -> Collector:
@@ -62,7 +62,7 @@ def make_collector(weights: jax.Array, *, keeps_all_uploads: bool) -> Collector:
       tree.add(mean.uniform, tree.weighted_sum(sent.uniform, uniform_shares)),
     )
 
-  def nothing(shapes, memories):
+  def empty(shapes, memories):
     def zeros(*leading_axes):
       return lambda leaf: jnp.zeros((*leading_axes, *leaf.shape[1:]), leaf.dtype)
 
@@ -73,7 +73,7 @@ def make_collector(weights: jax.Array, *, keeps_all_uploads: bool) -> Collector:
       metrics=jax.tree.map(zeros(cohort_size), shapes.metrics),
     )
 
-  return Collector(collect, nothing)
+  return Collector(collect, empty)
 
 
 def exchange(collected: Finished, work: Work) -> Finished:
@@ -87,8 +87,8 @@ def exchange(collected: Finished, work: Work) -> Finished:
   zeros = jax.tree.map(jnp.zeros_like, collected.memory)
   memory = tree.where(trained_here, collected.memory, zeros)
   collected = collected._replace(memory=memory)
-  total = jax.lax.psum(collected, LANES)
-  return jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), total, collected)
+  joined = jax.lax.psum(collected, LANES)
+  return jax.tree.map(lambda total, part: total.astype(part.dtype), joined, collected)
 
 
 def mean_of_finite(mean: Upload, finite: jax.Array, weights: jax.Array) -> Upload:

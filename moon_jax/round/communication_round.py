@@ -36,8 +36,8 @@ def make_round(
 
   def run_round(state, plan, scalars, data):
     scalars, computed = with_computed_scalars(scalars, state.server.memory)
-    held = _held_memories(state, plan, num_clients)
-    memories = held.of_cohort()
+    held_memories = _held_memories(state, plan, num_clients)
+    memories = held_memories.of_cohort()
     if algorithm.share:
       memories = mix(memories, plan.mixing)
     work = Work(
@@ -54,7 +54,7 @@ def make_round(
     if train_second:
       work = work._replace(memories=memories, schedule=plan.second_schedule)
       finished = and_second_training(finished, work)
-    clients = held.updated(finished.memory, finished.metrics.finite)
+    clients = held_memories.updated(finished.memory, finished.metrics.finite)
     metrics = finished.metrics._replace(
       computed=computed, server_finite=tree.all_finite(server)
     )
@@ -63,10 +63,10 @@ def make_round(
   def with_computed_scalars(scalars, server_memory):
     """The scalars, with those that the algorithm computes; and the latter alone."""
     numbers = dict(algorithm.scalars(scalars.algorithm, server_memory))
-    wanted = {
+    zeros = {
       name: jnp.zeros((), jnp.result_type(number)) for name, number in numbers.items()
     }
-    numbers = tree.checked(numbers, wanted, 'scalars')
+    numbers = tree.checked(numbers, zeros, 'scalars')
     computed = {
       name: number for name, number in numbers.items() if name not in scalars.algorithm
     }

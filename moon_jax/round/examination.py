@@ -57,8 +57,8 @@ def of_leaving_clients(
 
     def add_batch(index, sums):
       num_examined = index * batch_size
-      places = first + num_examined + jnp.arange(batch_size)
-      rows = split.rows_by_owner[jnp.minimum(places, end - 1)]
+      positions = first + num_examined + jnp.arange(batch_size)
+      rows = split.rows_by_owner[jnp.minimum(positions, end - 1)]
       batch = split.examples.batch(rows, num_real=end - first - num_examined)
       outputs = training.network.apply(progress.variables, batch.images)
       return tree.add(sums, algorithm.examine(outputs, batch))

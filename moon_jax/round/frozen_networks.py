@@ -2,7 +2,7 @@
 
 The networks see a batch in its own step (`every_batch`), the batches of several steps
 together, ahead of these steps (`ahead`), or all examples of the cohort once a round
-(`once`).
+(`once_a_round`).
 """
 
 from collections.abc import Callable
@@ -84,7 +84,9 @@ def ahead(training: LocalTraining, work: Work) -> FrozenNetworks:
   return FrozenNetworks(references, models_of, represent_ahead)
 
 
-def once(training: LocalTraining, work: Work, max_examples: int) -> FrozenNetworks:
+def once_a_round(
+  training: LocalTraining, work: Work, max_examples: int
+) -> FrozenNetworks:
   """The frozen networks run now, over all examples of the lanes' clients.
 
   The steps look up the representations. The result is the same in less time, and takes
@@ -112,11 +114,11 @@ def once(training: LocalTraining, work: Work, max_examples: int) -> FrozenNetwor
 
     def add_batch(index, table):
       # Past the end the last row is repeated, with the same representations.
-      places = index * batch_size + jnp.arange(batch_size)
-      places = jnp.minimum(places, sizes[slot] - 1)
-      rows = split.rows_by_owner[first[slot] + places]
+      positions = index * batch_size + jnp.arange(batch_size)
+      positions = jnp.minimum(positions, sizes[slot] - 1)
+      rows = split.rows_by_owner[first[slot] + positions]
       representations = represent(memory, split.examples.normalised(rows))
-      rows_of_table = first_in_table[slot] + places
+      rows_of_table = first_in_table[slot] + positions
       return {
         name: table[name].at[rows_of_table].set(representations[name]) for name in table
       }
@@ -135,7 +137,7 @@ def once(training: LocalTraining, work: Work, max_examples: int) -> FrozenNetwor
 
   def references(ahead, progress, example_rows, batch, key):
     slot = jnp.sum(cohort.clients < progress.client)
-    rows = split.places[example_rows] - first[slot] + first_in_table[slot]
+    rows = split.position_of_row[example_rows] - first[slot] + first_in_table[slot]
     return {name: table[name][rows] for name in table}
 
   return FrozenNetworks(references)

@@ -21,7 +21,7 @@ EVERYWHERE = PartitionSpec()
 def cohort_training(
   training: LocalTraining,
   *,
-  represent_once: int,
+  num_represented_once: int,
   mesh: Mesh,
   augment: Augment | None = None,
   segment_steps: int = 0,
@@ -30,16 +30,19 @@ def cohort_training(
 
   Args:
     training: local training of one client.
-    represent_once: at least the number of examples that a cohort can own, if the frozen
-      networks see them once a round, as in `frozen_networks.once`; 0: they see the
-      images of several steps together if they can, otherwise those of each step.
+    num_represented_once: at least the number of examples that a cohort can own, if the
+      frozen networks see them once a round, as in `frozen_networks.once_a_round`; 0:
+      they see the images of several steps together if they can, otherwise those of each
+      step.
     mesh: the devices among which the lanes are split, in equal parts. They exchange
       nothing until all have finished, and then what they collected.
     augment: function that augments the images of a batch.
     segment_steps: as in the layout of the lanes.
   """
-  if represent_once:
-    represent = functools.partial(frozen_networks.once, max_examples=represent_once)
+  if num_represented_once:
+    represent = functools.partial(
+      frozen_networks.once_a_round, max_examples=num_represented_once
+    )
   elif segment_steps and not training.algorithm.frozen_in_training:
     represent = frozen_networks.ahead
   else:
@@ -167,8 +170,8 @@ def _train_lanes(
   )
   lanes = start(jnp.maximum(schedule.entering[0], 0), work.memories)
   shapes = jax.eval_shape(finish, lanes, schedule.leaving[0])
-  nothing_collected = collector.nothing(shapes, work.memories)
-  lanes, collected = jax.lax.fori_loop(
-    0, schedule.num_segments[0], run_segment, (lanes, nothing_collected)
+  empty = collector.empty(shapes, work.memories)
+  _, collected = jax.lax.fori_loop(
+    0, schedule.num_segments[0], run_segment, (lanes, empty)
   )
   return collected

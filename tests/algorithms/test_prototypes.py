@@ -161,7 +161,9 @@ def of_cohort(plans):
       examples=split.examples,
       rows_by_owner=rows,
       offsets=jnp.array([0, *ends], jnp.int32),
-      places=jnp.zeros_like(split.places).at[rows].set(jnp.arange(len(rows))),
+      position_of_row=jnp.zeros_like(split.position_of_row)
+      .at[rows]
+      .set(jnp.arange(len(rows))),
       holds_cohort_only=True,
     )
 

@@ -38,7 +38,7 @@ def both(algorithm, sizes, labels, num_lanes=2, num_devices=1):
       examples=examples,
       rows_by_owner=rows,
       offsets=offsets,
-      places=rows,
+      position_of_row=rows,
       holds_cohort_only=False,
     )
     return jax.device_put(split)
