@@ -220,6 +220,9 @@ class SignalCase(NamedTuple):
     stderr: all that the process prints there, with the `name` of the first signal.
     command: what is run.
     prefix: what runs it.
+    tier: where the clients' memories are. The last start loads them to the device,
+      where all are compared.
+    is_killed_next: whether the run that goes on is killed by SIGKILL, too.
   """
 
   wait: Callable
@@ -228,17 +231,21 @@ class SignalCase(NamedTuple):
   stderr: str
   command: tuple[str, ...] = TWELVE_ROUNDS
   prefix: tuple[str, ...] = ()
+  tier: str = 'auto'
+  is_killed_next: bool = False
 
 
 SIGNALS = {
   'Ctrl-C while it is loaded': SignalCase(
     until_loading(0.2), (signal.SIGINT,), ExitCode.INTERRUPTED, AT_ONCE
   ),
-  'SIGTERM and SIGHUP in a save': SignalCase(
+  'SIGTERM and SIGHUP in a save, then a kill': SignalCase(
     until_saving,
     (signal.SIGTERM, signal.SIGHUP),
     ExitCode.PREEMPTED,
     SAVING + SAVED,
+    tier='disk',
+    is_killed_next=True,
   ),
 }
 RARER_SIGNALS = {
@@ -284,7 +291,8 @@ def test_a_signal_at_a_moment(name, tmp_path, undisturbed, request):
   run = tmp_path / 'run'
   if case.command is LONG_ROUNDS:
     request.getfixturevalue('as_users')
-  with Running(tmp_path, *case.command, prefix=case.prefix) as process:
+  words = (*case.command, f'--config.execution.client_store={case.tier}')
+  with Running(tmp_path, *words, prefix=case.prefix) as process:
     case.wait(process, run)
     begun = newest_steps(run).begun
     for number in case.numbers:
@@ -295,7 +303,7 @@ def test_a_signal_at_a_moment(name, tmp_path, undisturbed, request):
     completed = process.finish()
   assert completed.returncode == case.exit_code
   completed_rounds, still_begun = newest_steps(run)
-  whole_command = f'python launch.py {" ".join(case.command)}'
+  whole_command = f'python launch.py {" ".join(words)}'
   stderr = case.stderr.format(
     name=SIGNAL_NAMES[case.numbers[0]],
     command=whole_command,
@@ -315,7 +323,10 @@ def test_a_signal_at_a_moment(name, tmp_path, undisturbed, request):
     # it; the stop may be seen a round later.
     assert begun <= completed_rounds <= max(begun + EVERY + 1, 3)
     assert completed_rounds > 0
-  check_goes_on(run, case.command, undisturbed, completed_rounds)
+  if case.is_killed_next:
+    killed = kill_at_random(run, words, random.Random(5), is_early=False)
+    assert resumed_after(killed.stdout) == completed_rounds
+  check_goes_on(run, case.command, undisturbed)
 
 
 @pytest.mark.slow
@@ -339,40 +350,49 @@ def run_for(process, run, seconds, max_lines):
   process.pause_when(lambda: time.monotonic() >= end or num_lines(run) >= max_lines)
 
 
-@pytest.mark.parametrize(
-  ('tier', 'num_kills', 'command'),
-  few(
-    [('disk', 1, TWELVE_ROUNDS)],
-    [('device', 6, FORTY_ROUNDS), ('disk', 6, FORTY_ROUNDS)],
-  ),
-)
-def test_killed_many_times_at_random(tmp_path, undisturbed, tier, num_kills, command):
-  """The last start loads memories from a file to the device, where all are compared."""
-  run, temporary = tmp_path / 'run', tmp_path / 'tmp'
-  temporary.mkdir()
-  words = (*command, f'--config.execution.client_store={tier}')
-  rng = random.Random(5)
-  # Half of the starts end within six rounds and half within one, so that the run has
-  # more rounds than all of them.
-  for number in range(num_kills):
-    before = num_lines(run)
-    with Running(tmp_path, *words, TMPDIR=str(temporary)) as process:
-      if number % 2:
-        run_for(process, run, rng.uniform(0, 4), before + 1)
-      else:
-        max_lines = before + 4 + rng.randint(0, 1)
-        run_for(process, run, LIMIT_SECONDS, max_lines)
-        process.send(signal.SIGCONT)
-        run_for(process, run, rng.uniform(0, 0.2), max_lines + 1)
-      completed = process.kill()
-    start = resumed_after(completed.stdout)
-    # Only rounds that are recorded but not saved are trained again: up to two
-    # intervals, because a save waits for the one before.
-    assert start is None or before - 2 * EVERY <= start <= before
-    assert completed.stderr == ''
-  assert num_lines(run) < NUM_ROUNDS[command]
-  check_goes_on(run, command, undisturbed)
+def kill_at_random(run, words, rng, *, is_early):
+  """Lets a process go on with a run, and kills it.
+
+  Args:
+    run: the run directory.
+    words: the command.
+    rng: chooses the instant.
+    is_early: whether that is within a round; otherwise it is within six.
+
+  Returns:
+    The process, with what it has printed.
+  """
+  before = num_lines(run)
+  temporary = run.parent / 'tmp'
+  temporary.mkdir(exist_ok=True)
+  with Running(run.parent, *words, TMPDIR=str(temporary)) as process:
+    if is_early:
+      run_for(process, run, rng.uniform(0, 4), before + 1)
+    else:
+      max_lines = before + 4 + rng.randint(0, 1)
+      run_for(process, run, LIMIT_SECONDS, max_lines)
+      process.send(signal.SIGCONT)
+      run_for(process, run, rng.uniform(0, 0.2), max_lines + 1)
+    killed = process.kill()
+  start = resumed_after(killed.stdout)
+  # Only rounds that are recorded but not saved are trained again: up to two intervals,
+  # because a save waits for the one before.
+  assert start is None or before - 2 * EVERY <= start <= before
+  assert killed.stderr == ''
   assert list(temporary.iterdir()) == []
+  return killed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('tier', ['device', 'disk'])
+def test_killed_many_times_at_random(tmp_path, undisturbed, tier):
+  run = tmp_path / 'run'
+  words = (*FORTY_ROUNDS, f'--config.execution.client_store={tier}')
+  rng = random.Random(5)
+  for number in range(6):
+    kill_at_random(run, words, rng, is_early=number % 2 == 1)
+  assert num_lines(run) < NUM_ROUNDS[FORTY_ROUNDS]
+  check_goes_on(run, FORTY_ROUNDS, undisturbed)
 
 
 def test_nothing_is_saved_on_a_signal_after_a_failure(monkeypatch):

@@ -275,10 +275,10 @@ def test_processes_with_different_numbers_of_devices_are_refused(folders):
 
 @pytest.mark.faults
 def test_a_process_that_never_comes_is_one_line(tmp_path):
-  with started([tmp_path] * 3, *RUN, absent=[1], wait=3) as processes:
+  with started([tmp_path] * 3, *RUN, absent=[1], wait=1) as processes:
     outcomes = finish(processes)
   line = (
-    'Of 3 processes (MOON_JAX_PROCESSES) not all came within 3 s (MOON_JAX_WAIT). '
+    'Of 3 processes (MOON_JAX_PROCESSES) not all came within 1 s (MOON_JAX_WAIT). '
     'MOON_JAX_PROCESSES=1 runs one alone.'
   )
   assert lines(outcomes) == [[line], [line]]
