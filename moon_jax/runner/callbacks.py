@@ -1,4 +1,4 @@
-"""Callbacks act beside the rounds of a run: records, checkpoints, pictures, your own.
+"""Callbacks see each round of a run: for records, checkpoints, pictures, your own.
 
   class Slack(moon_jax.Callback):
     def after_round(self, round):

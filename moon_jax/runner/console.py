@@ -128,7 +128,7 @@ class Console(Callback):
       )
 
   def begin(self, run: Run) -> None:
-    """Shows a bar of the rounds that are left, and of the time that they take."""
+    """Starts a bar that shows the rounds that are left, and the time that they need."""
     if not run.rounds:
       return
     self._num_rounds = run.rounds.stop

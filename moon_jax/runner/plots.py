@@ -147,7 +147,7 @@ def name_of_columns(num_clients: int) -> str:
 
 
 def shortened(name: str) -> str:
-  """The name of a class, short enough to stand beside a picture."""
+  """The name of a class, short enough for a label of a picture."""
   name = printable(name)
   return name if len(name) <= _MOST_LETTERS else f'{name[: _MOST_LETTERS - 1]}…'
 
