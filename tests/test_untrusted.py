@@ -40,7 +40,7 @@ class Pickled:
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def working_folder(tmp_path, monkeypatch):
   """A folder from which a program is run, so that its files can be imported."""
   monkeypatch.chdir(tmp_path)
   monkeypatch.syspath_prepend(str(tmp_path))
@@ -114,22 +114,22 @@ def write_set(folder, description):
   split = {'name': 'train', 'shardLengths': ['1'], 'numBytes': '1'}
   template = '{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}'
   split |= {'filepathTemplate': template}
-  about = {'name': 'mine', 'version': '1.0.0', 'fileFormat': 'array_record'}
-  about |= {'splits': [split, split | {'name': 'test'}]}
-  (path / 'dataset_info.json').write_text(json.dumps(about))
+  info = {'name': 'mine', 'version': '1.0.0', 'fileFormat': 'array_record'}
+  info |= {'splits': [split, split | {'name': 'test'}]}
+  (path / 'dataset_info.json').write_text(json.dumps(info))
   return path
 
 
 @pytest.mark.parametrize('kind', DESCRIPTIONS)
-def test_a_data_set_imports_nothing(here, kind):
-  write_set(here / 'data', DESCRIPTIONS[kind])
+def test_a_data_set_imports_nothing(working_folder, kind):
+  write_set(working_folder / 'data', DESCRIPTIONS[kind])
   with pytest.raises(DataError, match="names a class of 'payload', not one"):
     sources.load('tfds', limit=0, name='mine', dir='data')
 
 
 @pytest.mark.parametrize('kind', DESCRIPTIONS)
-def test_the_features_in_the_info_of_a_data_set_import_nothing(here, kind):
-  path = write_set(here / 'data', {})
+def test_the_features_in_the_info_of_a_data_set_import_nothing(working_folder, kind):
+  path = write_set(working_folder / 'data', {})
   (path / 'features.json').unlink()
   features = DESCRIPTIONS[kind]
   edit_json(path / 'dataset_info.json', lambda info: info.update(features=features))
@@ -140,32 +140,38 @@ def test_the_features_in_the_info_of_a_data_set_import_nothing(here, kind):
 EVIL = {'source': 'tfds', 'name': 'mine', 'dir': 'data', 'limit': 0}
 
 
-def test_programs_import_nothing_that_a_run_directory_brings(here, copy_of, image):
-  write_set(here / 'data', DESCRIPTIONS['named'])
-  workdir = copy_of(here / 'runs/evil', **EVIL)
+def test_programs_import_nothing_that_a_run_directory_brings(
+  working_folder, copy_of, image
+):
+  write_set(working_folder / 'data', DESCRIPTIONS['named'])
+  workdir = copy_of(working_folder / 'runs/evil', **EVIL)
   with pytest.raises(DataError, match='not one of TFDS'):
     inference.load(workdir).test_data()
   assert predict(workdir, image) == ExitCode.DONE
   flags = [f'--config.data.{name}={value}' for name, value in EVIL.items()]
   assert launch('other', *flags) == ExitCode.USAGE
-  assert not (here / 'other').exists()
+  assert not (working_folder / 'other').exists()
 
 
 @pytest.mark.slow
-def test_a_report_runs_nothing_that_a_run_directory_brings(here, copy_of, capsys):
-  write_set(here / 'data', DESCRIPTIONS['named'])
-  copy_of(here / 'out/strange', **EVIL)
-  pickled = copy_of(here / 'out/pickled', source='npz', path='evil.npz')
+def test_a_report_runs_nothing_that_a_run_directory_brings(
+  working_folder, copy_of, capsys
+):
+  write_set(working_folder / 'data', DESCRIPTIONS['named'])
+  copy_of(working_folder / 'out/strange', **EVIL)
+  pickled = copy_of(working_folder / 'out/pickled', source='npz', path='evil.npz')
   np.savez('evil.npz', train_x=np.array([Pickled()], object))
   for name in ('partition.npz', 'features.npz'):
     np.savez(pickled / name, class_counts=np.array([Pickled()], object))
   assert report(['out', '--out=report']) == ExitCode.DONE
   assert 'not one of TFDS' in capsys.readouterr().err
-  assert (here / 'report/index.html').exists()
+  assert (working_folder / 'report/index.html').exists()
 
 
 @pytest.mark.parametrize('name', ['mnist', 'absent', 'huggingface:mnist'])
-def test_what_a_run_directory_names_is_not_downloaded(here, copy_of, monkeypatch, name):
+def test_what_a_run_directory_names_is_not_downloaded(
+  working_folder, copy_of, monkeypatch, name
+):
   import tensorflow_datasets as tfds
 
   monkeypatch.setattr(
@@ -173,17 +179,17 @@ def test_what_a_run_directory_names_is_not_downloaded(here, copy_of, monkeypatch
     'download_and_prepare',
     lambda *_, **__: pytest.fail('it downloads'),
   )
-  model = inference.load(copy_of(here / 'run', **EVIL | {'name': name}))
+  model = inference.load(copy_of(working_folder / 'run', **EVIL | {'name': name}))
   with pytest.raises(DataError, match=r'nor prepared in .*/data'):
     model.test_data()
-  assert not (here / 'data').exists()
+  assert not (working_folder / 'data').exists()
 
 
 # --- pickles --------------------------------------------------------------------------
 
 
-def test_nothing_is_unpickled(here, copy_of):
-  workdir = copy_of(here / 'run', source='npz', path='evil.npz', limit=0)
+def test_nothing_is_unpickled(working_folder, copy_of):
+  workdir = copy_of(working_folder / 'run', source='npz', path='evil.npz', limit=0)
   evil = np.array([Pickled()], object)
   np.savez('evil.npz', train_x=evil, train_y=evil, test_x=evil, test_y=evil)
   np.savez('images.npz', images=evil)
@@ -192,26 +198,28 @@ def test_nothing_is_unpickled(here, copy_of):
   assert predict('run', 'images.npz') == ExitCode.USAGE
   np.savez('run/partition.npz', class_counts=evil)
   np.savez('run/features.npz', **dict.fromkeys(features.Features._fields, evil))
-  (found,) = runs.find([here], print)
-  assert found.class_counts() is None
+  (run,) = runs.find([working_folder], print)
+  assert run.class_counts() is None
   assert runs.read_arrays(workdir / 'features.npz', features.KINDS) is None
   with pytest.raises(RunError, match='holds Python objects'):
     inference.load(workdir)
 
 
-def test_a_run_directory_cannot_trust_its_pickles(here, copy_of):
+def test_a_run_directory_cannot_trust_its_pickles(working_folder, copy_of):
   for split in ('train', 'test'):
-    (here / 'clients' / split).mkdir(parents=True)
-    np.savez(here / 'clients' / split / '0.npz', data=np.array([Pickled()], object))
+    (working_folder / 'clients' / split).mkdir(parents=True)
+    np.savez(
+      working_folder / 'clients' / split / '0.npz', data=np.array([Pickled()], object)
+    )
   data = {'source': 'pfllib', 'path': 'clients', 'trust_pickles': True}
-  model = inference.load(copy_of(here / 'run', **data))
+  model = inference.load(copy_of(working_folder / 'run', **data))
   assert model.config.data.trust_pickles
   with pytest.raises(UsageError, match=r'test_data\(trust_pickles=True\) reads it'):
     model.test_data()
-  assert not (here / 'pwned').exists()
+  assert not (working_folder / 'pwned').exists()
   with pytest.raises(DataError, match='no file of PFLlib'):
     model.test_data(trust_pickles=True)
-  (here / 'pwned').unlink()
+  (working_folder / 'pwned').unlink()
 
 
 # --- arrays ---------------------------------------------------------------------------
@@ -230,28 +238,28 @@ def test_a_run_directory_cannot_trust_its_pickles(here, copy_of):
   ],
 )
 def test_arrays_of_another_shape_are_refused(tmp_path, changes, message):
-  good = {
+  arrays = {
     'round': np.asarray(1),
     'confusion': np.ones((2, 2), int),
     'classes': np.zeros(4, int),
     'embedded': np.zeros((4, 2), np.float32),
   }
-  np.savez(tmp_path / 'a.npz', **good)
-  assert set(files.arrays(tmp_path / 'a.npz', kinds=features.KINDS)) == set(good)
-  np.savez(tmp_path / 'a.npz', **(good | changes))
+  np.savez(tmp_path / 'a.npz', **arrays)
+  assert set(files.arrays(tmp_path / 'a.npz', kinds=features.KINDS)) == set(arrays)
+  np.savez(tmp_path / 'a.npz', **(arrays | changes))
   with pytest.raises(ValueError, match=message):
     files.arrays(tmp_path / 'a.npz', kinds=features.KINDS)
 
 
 def test_members_that_are_no_arrays_and_labels_that_are_times(tmp_path):
-  good = dict.fromkeys(('train_x', 'test_x'), np.zeros((4, 8, 8), np.uint8))
-  good |= dict.fromkeys(('train_y', 'test_y'), np.arange(4) % 2)
+  arrays = dict.fromkeys(('train_x', 'test_x'), np.zeros((4, 8, 8), np.uint8))
+  arrays |= dict.fromkeys(('train_y', 'test_y'), np.arange(4) % 2)
   path = tmp_path / 'a.npz'
-  np.savez(path, **(good | {'train_y': good['train_y'].astype('timedelta64[s]')}))
+  np.savez(path, **(arrays | {'train_y': arrays['train_y'].astype('timedelta64[s]')}))
   with pytest.raises(DataError, match='train_y is timedelta64'):
     sources.load('npz', limit=0, path=str(path))
-  good.pop('test_y')
-  np.savez(path, **good)
+  arrays.pop('test_y')
+  np.savez(path, **arrays)
   with zipfile.ZipFile(path, 'a') as archive:
     archive.writestr('test_y', 'no array')
   with pytest.raises(DataError, match='test_y is no array'):
@@ -324,8 +332,8 @@ def test_nothing_is_written_through_a_link(copy_of, tmp_path, image):
     (workdir / name).symlink_to(outside)
   (tmp_path / 'in_predictions.npz.partial').symlink_to(outside)
   assert predict(workdir, image) == ExitCode.DONE
-  found = features.Features(*[np.zeros(1)] * 4)
-  with mock.patch.object(features, '_compute', return_value=found):
+  no_features = features.Features(*[np.zeros(1)] * 4)
+  with mock.patch.object(features, '_compute', return_value=no_features):
     (run,) = runs.find([workdir], print)
     features.features_of(run, print)
   assert launch(workdir, '--config.num_rounds=3') == ExitCode.DONE
@@ -340,21 +348,21 @@ def test_nothing_is_written_through_a_link(copy_of, tmp_path, image):
 @pytest.mark.parametrize('is_there', [True, False])
 def test_a_run_behind_a_link_is_refused(copy_of, tmp_path, name, is_there, capsys):
   workdir, outside = copy_of(tmp_path / 'run'), tmp_path / 'precious'
-  place = workdir / name
+  path = workdir / name
   if name == '.lock':
     outside.write_text('precious')
-    place.unlink()
-  elif place.exists():
-    place.rename(outside)
+    path.unlink()
+  elif path.exists():
+    path.rename(outside)
   else:
     (outside / '3.partial').mkdir(parents=True)
   if not is_there:  # the program would make it again
     outside.rename(tmp_path / 'gone')
-  place.symlink_to(outside)
+  path.symlink_to(outside)
   before = processes.contents(tmp_path)
   assert launch(workdir, '--config.num_rounds=3') == ExitCode.USAGE
   assert capsys.readouterr().err == (
-    f'{place} is a link; a run writes in its own directory only.\n'
+    f'{path} is a link; a run writes in its own directory only.\n'
   )
   assert processes.contents(tmp_path) == before
   assert outside.exists() == is_there
@@ -378,7 +386,7 @@ def spoilt(folder, text):
 
 
 @pytest.mark.parametrize('start', '=+-@')
-def test_no_cell_is_a_formula(here, start):
+def test_no_cell_is_a_formula(working_folder, start):
   text = f'{start}HYPERLINK("http://example.org")'
   spoilt(pathlib.Path(start + 'runs'), text)
   (run,) = runs.find([pathlib.Path(start + 'runs')], print)

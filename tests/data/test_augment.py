@@ -48,32 +48,32 @@ def plainly(image, draw, mode):
 
 @pytest.mark.parametrize(('name', 'padding'), NAMES)
 def test_equals_pad_crop_and_mirror(name, padding):
-  found = augmented(name, padding)
-  assert found.dtype == np.uint8
-  assert found.shape == (B, 6, 9, C)
+  images = augmented(name, padding)
+  assert images.dtype == np.uint8
+  assert images.shape == (B, 6, 9, C)
   mode = {'reflect': 'reflect', 'zero': 'constant'}[padding]
   pairs = zip(ROWS, draws(name), strict=True)
   expected = [plainly(RANDOM[row], draw, mode) for row, draw in pairs]
-  np.testing.assert_array_equal(found, expected)
+  np.testing.assert_array_equal(images, expected)
 
 
 @pytest.mark.parametrize('side', [1, 2, 4])
 def test_an_image_smaller_than_the_margin_is_reflected_again(side):
   images = np.arange(2 * side * 3, dtype=np.uint8).reshape(2, side, 3, 1)
-  found = augmented('crop_flip', 'reflect', images, np.zeros(B, np.int32))
+  reflected = augmented('crop_flip', 'reflect', images, np.zeros(B, np.int32))
   expected = [plainly(images[0], d, 'reflect') for d in draws('crop_flip')]
-  np.testing.assert_array_equal(found, expected)
+  np.testing.assert_array_equal(reflected, expected)
 
 
 def test_every_crop_occurs_about_as_often_and_flips_half_the_time():
-  places = 1 + np.arange(6 * 9, dtype=np.uint8).reshape(1, 6, 9, 1)
-  found = augmented('crop_flip', 'zero', places, np.zeros(81 * 200, np.int32))
-  kinds, counts = np.unique(found.reshape(-1, 6 * 9), axis=0, return_counts=True)
+  numbered_pixels = 1 + np.arange(6 * 9, dtype=np.uint8).reshape(1, 6, 9, 1)
+  crops = augmented('crop_flip', 'zero', numbered_pixels, np.zeros(81 * 200, np.int32))
+  kinds, counts = np.unique(crops.reshape(-1, 6 * 9), axis=0, return_counts=True)
   assert len(kinds) == 9 * 9 * 2
   # 100 of each of the 162 expected, standard deviation 10.
   assert 55 < counts.min() < counts.max() < 145
-  mirrored = (np.diff(found[..., 0].astype(int)) == -1).any((1, 2))
-  assert mirrored.mean() == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(len(found)))
+  mirrored = (np.diff(crops[..., 0].astype(int)) == -1).any((1, 2))
+  assert mirrored.mean() == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(len(crops)))
   flips = [flip for _, _, flip in draws('flip')]
   assert np.mean(flips) == pytest.approx(0.5, abs=4 * 0.5 / np.sqrt(B))
   assert {draw[:2] for draw in draws('flip')} == {(0, 0)}
@@ -82,15 +82,15 @@ def test_every_crop_occurs_about_as_often_and_flips_half_the_time():
 def test_each_sample_has_its_own_draw_and_only_key_and_place_decide():
   copies = np.full(B, 3, np.int32)
   crop = functools.partial(augmented, 'crop_flip', 'reflect', RANDOM)
-  found, again, other = (crop(copies, seed) for seed in (0, 0, 1))
+  crops, same_seed, other_seed = (crop(copies, seed) for seed in (0, 0, 1))
   # 256 draws leave out (161 / 162)**256 = 0.2 of the 162 kinds.
-  assert len({image.tobytes() for image in found}) > 110
-  np.testing.assert_array_equal(found, again)
-  assert (found != other).any(axis=(1, 2, 3)).mean() > 0.9
+  assert len({image.tobytes() for image in crops}) > 110
+  np.testing.assert_array_equal(crops, same_seed)
+  assert (crops != other_seed).any(axis=(1, 2, 3)).mean() > 0.9
   # Neither the size of the batch nor its other rows matter.
   rows = np.array([3, 5, 3], np.int32)
-  few = crop(rows)
-  np.testing.assert_array_equal(few[2], found[2])
+  smaller_batch = crop(rows)
+  np.testing.assert_array_equal(smaller_batch[2], crops[2])
 
 
 @pytest.mark.parametrize('padding', PADDINGS)
@@ -105,6 +105,6 @@ def test_a_batch_is_normalised_after_its_augmentation(padding):
   np.testing.assert_allclose(batch.images, (pixels / 255 - mean) / std, atol=1e-6)
   plain = split.batch(rows, jnp.int32(5))
   np.testing.assert_allclose(plain.images, (RANDOM[rows] / 255 - mean) / std, atol=1e-6)
-  for each in (batch, plain):
-    np.testing.assert_array_equal(each.labels, rows)
-    np.testing.assert_array_equal(each.mask, np.arange(32) < 5)
+  for gathered in (batch, plain):
+    np.testing.assert_array_equal(gathered.labels, rows)
+    np.testing.assert_array_equal(gathered.mask, np.arange(32) < 5)

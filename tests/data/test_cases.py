@@ -47,18 +47,18 @@ PIXELS = [
 ]
 
 
-@pytest.mark.parametrize(('given', 'right'), PIXELS)
-def test_pixels_become_grey_levels_or_are_refused(given, right, capsys):
+@pytest.mark.parametrize(('pixels', 'right'), PIXELS)
+def test_pixels_become_grey_levels_or_are_refused(pixels, right, capsys):
   if isinstance(right, str):
-    assert right in split_fault(Split('x', grey_levels(given), 'y', Y))
+    assert right in split_fault(Split('x', grey_levels(pixels), 'y', Y))
     with pytest.raises(DataError, match='pixels must be'):
-      loaded(given, Y)
+      loaded(pixels, Y)
   else:
-    np.testing.assert_array_equal(loaded(given, Y).train_images, right)
+    np.testing.assert_array_equal(loaded(pixels, Y).train_images, right)
     np.testing.assert_array_equal(
-      assembled.make_user('it', 'me', given, Y).images, right
+      assembled.make_user('it', 'me', pixels, Y).images, right
     )
-    np.testing.assert_array_equal(inference.as_batch(given, X.shape[1:]), right)
+    np.testing.assert_array_equal(inference.as_batch(pixels, X.shape[1:]), right)
 
 
 # Labels -> what the advice of the message turns them into, or a text in the message.
@@ -73,27 +73,26 @@ LABELS = [
 ]
 
 
-@pytest.mark.parametrize(('given', 'right'), LABELS)
-def test_the_remedy_in_a_message_makes_valid_labels(given, right):
-  fault = split_fault(Split('x', X, 'y', given))
-  told = re.fullmatch(r'y (is|has shape) .* not (\[M\]|integer)(.*)', fault)
-  remedy = re.fullmatch(r'; convert (it with|one-hot with) (.*)', told[3])
+@pytest.mark.parametrize(('labels', 'right'), LABELS)
+def test_the_remedy_in_a_message_makes_valid_labels(labels, right):
+  fault = split_fault(Split('x', X, 'y', labels))
+  advice = re.fullmatch(r'y (is|has shape) .* not (\[M\]|integer)(.*)', fault)[3]
+  remedy = re.fullmatch(r'; convert (it with|one-hot with) (.*)', advice)
   if isinstance(right, str):
-    assert told[3].startswith(right)
-    assert bool(told[3]) == bool(right)
+    assert advice.startswith(right)
+    assert bool(advice) == bool(right)
     assert not remedy
   else:
-    made = eval(remedy[2], {}, {'y': given})  # as a reader of the message would
-    np.testing.assert_array_equal(made, right)
-    assert not split_fault(Split('x', X, 'y', made))
+    converted = eval(remedy[2], {}, {'y': labels})  # as a reader of the message would
+    np.testing.assert_array_equal(converted, right)
+    assert not split_fault(Split('x', X, 'y', converted))
 
 
 def test_labels_in_a_column_are_taken_as_they_are():
-  for found in (
-    loaded(X, Y[:, None]).train_labels,
-    assembled.make_user('it', 'me', X, Y[:, None]).labels,
-  ):
-    np.testing.assert_array_equal(found, Y)
+  dataset = loaded(X, Y[:, None])
+  np.testing.assert_array_equal(dataset.train_labels, Y)
+  user = assembled.make_user('it', 'me', X, Y[:, None])
+  np.testing.assert_array_equal(user.labels, Y)
 
 
 @pytest.mark.parametrize(
@@ -112,11 +111,11 @@ def test_labels_in_a_column_are_taken_as_they_are():
 )
 def test_channels_that_come_first_are_turned_and_it_is_said(shape, turned, capsys):
   x = np.random.default_rng(1).integers(0, 256, (12, *shape), np.uint8)
-  found = loaded(x, Y).train_images
-  right = x.transpose(0, 2, 3, 1) if turned else x.reshape(found.shape)
-  np.testing.assert_array_equal(found, right)
-  told = f'it: images [M, {", ".join(map(str, shape))}] have their channels first; '
-  assert capsys.readouterr().err.count(told) == turned
+  images = loaded(x, Y).train_images
+  right = x.transpose(0, 2, 3, 1) if turned else x.reshape(images.shape)
+  np.testing.assert_array_equal(images, right)
+  line = f'it: images [M, {", ".join(map(str, shape))}] have their channels first; '
+  assert capsys.readouterr().err.count(line) == turned
 
 
 def test_the_names_that_are_there_are_told(tmp_path):
@@ -134,16 +133,17 @@ RGB = Image.fromarray(NOISE)
 GREY = np.asarray(RGB.convert('L'))
 
 
-def file_of(image, kind='PNG', **more):
+def file_of(image, kind='PNG', **options):
   buffer = io.BytesIO()
-  image.save(buffer, kind, **more)
+  image.save(buffer, kind, **options)
   return buffer.getvalue()
 
 
-def palette(colours, **more):
+def palette(colours, transparency=None):
   image = RGB.quantize(colours)
   table = np.array(image.getpalette(), np.uint8).reshape(-1, 3)
-  return file_of(image, **more), table[np.asarray(image)]
+  options = {} if transparency is None else {'transparency': transparency}
+  return file_of(image, **options), table[np.asarray(image)]
 
 
 def turned():
@@ -197,18 +197,19 @@ def folder(path, files, labels=None, mode=None):
   return {'path': str(path), 'client': 'user', 'image': '', 'label': ''}
 
 
-def read_folder(*given, **more):
-  data = sources.load('huggingface', limit=0, **folder(*given, **more))
+def read_folder(path, files, labels=None, mode=None):
+  options = folder(path, files, labels, mode)
+  data = sources.load('huggingface', limit=0, **options)
   order = np.argsort(np.arange(len(data.train_labels)) % 2, kind='stable')
   return data.train_images[np.argsort(order)]  # user by user -> as they were
 
 
 def test_a_folder_of_all_kinds_is_coloured_and_upright(tmp_path):
   files, right = zip(*PICTURES.values(), strict=True)
-  found = read_folder(tmp_path / 'all', [*files, TURNED[0]])
-  np.testing.assert_array_equal(found[:-1], [*map(colours_of, right)])
+  images = read_folder(tmp_path / 'all', [*files, TURNED[0]])
+  np.testing.assert_array_equal(images[:-1], [*map(colours_of, right)])
   # The right side of the upright picture is at the top of the file.
-  np.testing.assert_array_equal(found[-1], np.rot90(TURNED[1], -1))
+  np.testing.assert_array_equal(images[-1], np.rot90(TURNED[1], -1))
 
 
 @pytest.mark.parametrize(
@@ -223,15 +224,18 @@ def test_a_folder_of_all_kinds_is_coloured_and_upright(tmp_path):
   ],
 )
 def test_channels_are_the_declared_ones_or_all_files(names, mode, channels, tmp_path):
-  found = read_folder(tmp_path / 'set', [PICTURES[one][0] for one in names], mode=mode)
-  assert found.shape == (3, SIDE, SIDE, channels)
+  files = [PICTURES[name][0] for name in names]
+  images = read_folder(tmp_path / 'set', files, mode=mode)
+  assert images.shape == (3, SIDE, SIDE, channels)
 
 
 DEEP = file_of(Image.fromarray(GREY.astype(np.uint16) * 257))
 DEEP_TIFF = file_of(Image.fromarray(GREY.astype(np.uint16)), 'TIFF')
 DEEP_RGB = file_of(RGB)[:24] + b'\x10' + file_of(RGB)[25:]
 BAD = [
-  *((one, 'more than 8 bits in each channel') for one in (DEEP, DEEP_RGB, DEEP_TIFF)),
+  (DEEP, 'more than 8 bits in each channel'),
+  (DEEP_RGB, 'more than 8 bits in each channel'),
+  (DEEP_TIFF, 'more than 8 bits in each channel'),
   (file_of(RGB, 'GIF'), 'the image is none of PNG, JPEG, WEBP'),
   (b'hello', 'the image is none of PNG, JPEG, WEBP'),
   (file_of(RGB)[:-60], 'truncated'),
@@ -239,16 +243,18 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(('data', 'told'), BAD)
-def test_a_bad_picture_is_reported_with_its_row(data, told, tmp_path, monkeypatch):
+@pytest.mark.parametrize(('data', 'reason'), BAD)
+def test_a_bad_picture_is_reported_with_its_row(data, reason, tmp_path, monkeypatch):
   files = [file_of(RGB)] * 4 + [data]
-  wanted = f'row 4 of train cannot be used: .*{told}'
-  with pytest.raises(DataError, match=wanted) as caught:
+  message = f'row 4 of train cannot be used: .*{reason}'
+  with pytest.raises(DataError, match=message) as caught:
     read_folder(tmp_path / 'set', files)
   assert '0x' not in str(caught.value)
   without_tensorflow(monkeypatch)
   prepare(tmp_path, 'cifar10', {'train': 3, 'test': 2}, {'image': data})
-  with pytest.raises(DataError, match=f'test example 1 cannot be used: .*{told}') as e:
+  with pytest.raises(
+    DataError, match=f'test example 1 cannot be used: .*{reason}'
+  ) as e:
     sources.load('tfds', limit=0, name='cifar10', dir=str(tmp_path))
   assert 'delete' not in str(e.value)
 
@@ -264,8 +270,8 @@ def test_tfds_has_the_colours_and_turns_nothing(name, tmp_path, monkeypatch):
   data, right = (PICTURES | {'turned': TURNED})[name]
   without_tensorflow(monkeypatch)
   prepare(tmp_path, 'cifar10', {'train': 3, 'test': 2}, {'image': data})
-  found = sources.load('tfds', limit=0, name='cifar10', dir=str(tmp_path))
-  np.testing.assert_array_equal(found.test_images[-1], colours_of(right))
+  dataset = sources.load('tfds', limit=0, name='cifar10', dir=str(tmp_path))
+  np.testing.assert_array_equal(dataset.test_images[-1], colours_of(right))
 
 
 # --- refused by the door --------------------------------------------------------------
@@ -273,7 +279,7 @@ def test_tfds_has_the_colours_and_turns_nothing(name, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures('own_parts')
 @pytest.mark.parametrize(
-  ('indices', 'offsets', 'told'),
+  ('indices', 'offsets', 'message'),
   [
     ([0, 1, 2, 3], [0, 2, 2, 4], 'an example, and client 1 owns none'),
     ([0, 1, 2, 3], [0, 3, 1, 4], 'an example, and client 1 owns none'),
@@ -283,8 +289,8 @@ def test_tfds_has_the_colours_and_turns_nothing(name, tmp_path, monkeypatch):
     ([0, 1, 2, 3], [0, 1, 2, 3], 'must give each of 4 examples'),
   ],
 )
-def test_a_registered_partition_that_is_none(indices, offsets, told):
-  made = moon_jax.Partition(np.array(indices), np.array(offsets))
-  moon_jax.register_partition('mine', lambda labels, **more: made)
-  with pytest.raises(UsageError, match=told):
+def test_a_registered_partition_that_is_none(indices, offsets, message):
+  wrong_partition = moon_jax.Partition(np.array(indices), np.array(offsets))
+  moon_jax.register_partition('mine', lambda labels, **options: wrong_partition)
+  with pytest.raises(UsageError, match=message):
     partition.make('mine', np.zeros(4, int), num_clients=3, min_size=1, seed=0)

@@ -13,43 +13,45 @@ from tests.data import federations
 from tests.data.federations import as_rows, load
 from tests.data.test_sources import prepare, without_tensorflow
 
-FOUND = federations.make_federation()
+FEDERATION = federations.make_federation()
 
 
 def by_user(data, split):
   """user -> images, labels, as the data set has them."""
-  images, labels, whose = (
-    getattr(data, f'{split}_{what}') for what in ('images', 'labels', 'clients')
-  )
+  images = getattr(data, f'{split}_images')
+  labels = getattr(data, f'{split}_labels')
+  owner = getattr(data, f'{split}_clients')
   return {
-    data.clients[number]: (images[whose == number][..., 0], labels[whose == number])
-    for number in np.unique(whose)
+    data.clients[number]: (images[owner == number][..., 0], labels[owner == number])
+    for number in np.unique(owner)
   }
 
 
-@pytest.mark.parametrize('layout', federations.LAYOUTS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+  'layout', federations.LAYOUTS, ids=lambda layout: layout.__name__
+)
 def test_every_layout_gives_each_user_its_own_examples(layout, tmp_path):
-  data = load(layout(tmp_path, FOUND))
+  data = load(layout(tmp_path, FEDERATION))
   assert data.train_images.dtype == np.uint8
   assert data.num_classes == federations.CLASSES
-  for split, wanted in FOUND.items():
-    found = by_user(data, split)
-    assert found.keys() == wanted.keys()
-    for name in wanted:
-      assert as_rows(*found[name]) == as_rows(*wanted[name])
+  for split, expected_users in FEDERATION.items():
+    examples_by_user = by_user(data, split)
+    assert examples_by_user.keys() == expected_users.keys()
+    for name in expected_users:
+      assert as_rows(*examples_by_user[name]) == as_rows(*expected_users[name])
   # Users that train have the first numbers, in the order of their names.
-  trained = sorted(FOUND['train'])
+  trained = sorted(FEDERATION['train'])
   assert data.clients.tolist() == [*trained, 'f0009_09']
   assert np.unique(data.train_clients).tolist() == list(range(4))
 
 
 def test_a_database_holds_what_fedjax_packs():
-  one = {'pixels': np.full((1, 1, 1), 0.5, np.float32), 'label': np.int32([3])}
+  arrays = {'pixels': np.full((1, 1, 1), 0.5, np.float32), 'label': np.int32([3])}
   # FedJAX 0.0.17's msgpack_serialize(one): a map of two, each of the extension type 1.
   pixels = b'\x93\x93\x01\x01\x01\xa7float32\xc4\x04\x00\x00\x00?'
   label = b'\x93\x91\x01\xa5int32\xc4\x04\x03\x00\x00\x00'
   theirs = b'\x82\xa6pixels\xc7\x13\x01' + pixels + b'\xa5label\xc7\x0f\x01' + label
-  assert federations.packed(one) == theirs
+  assert federations.packed(arrays) == theirs
 
 
 def test_tfds_with_an_id_feature(tmp_path, monkeypatch):
@@ -72,17 +74,17 @@ def test_tfds_with_an_id_feature(tmp_path, monkeypatch):
 def test_a_registered_source_may_have_user_ids():
   images, labels = np.zeros((6, 2, 2), np.uint8), np.arange(6) % 2
 
-  whole = images, labels, images, labels, ['a', 'b'] * 3, None
-  moon_jax.register_data('mine', lambda: whole)
+  arrays = images, labels, images, labels, ['a', 'b'] * 3, None
+  moon_jax.register_data('mine', lambda: arrays)
   data = sources.load('mine', limit=0)
   assert data.clients[data.train_clients].tolist() == ['a', 'b'] * 3
   assert data.test_clients is None
   text = np.array(['x', 'y'] * 3, object)  # as of pandas
   objects = images, text, images, text, np.array(['a', 'b'] * 3, object), None
   moon_jax.register_data('mine', lambda: objects)
-  again = sources.load('mine', limit=0)
-  assert again.class_names == ('x', 'y')
-  np.testing.assert_array_equal(again.train_clients, data.train_clients)
+  of_objects = sources.load('mine', limit=0)
+  assert of_objects.class_names == ('x', 'y')
+  np.testing.assert_array_equal(of_objects.train_clients, data.train_clients)
   ragged = [images[0], images[0, :1]] * 3, labels, images, labels
   moon_jax.register_data('mine', lambda: ragged)
   with pytest.raises(DataError, match="source='mine' must return arrays: ValueError"):
@@ -107,7 +109,7 @@ def tiny(train, test=None):
   return users.named('it', data, np.array(train), test)
 
 
-def shown(images):
+def row_numbers(images):
   return images[:, 0, 0, 0].tolist()
 
 
@@ -128,12 +130,12 @@ def test_users_of_the_test_alone():
 
 def test_users_with_too_few_examples_are_tested_but_do_not_train():
   data = tiny(['b', 'a', 'b', 'c', 'b', 'a'], test=['a', 'c', 'b', 'd'])
-  kept, num_dropped = users.without_small(data, 2)
+  larger, num_dropped = users.without_small(data, 2)
   assert num_dropped == 1
-  assert shown(kept.train_images) == [0, 1, 2, 4, 5]
-  assert kept.clients[kept.train_clients].tolist() == ['b', 'a', 'b', 'b', 'a']
-  assert kept.clients[kept.test_clients].tolist() == ['a', 'c', 'b', 'd']
-  assert kept.train_clients.max() == 1
+  assert row_numbers(larger.train_images) == [0, 1, 2, 4, 5]
+  assert larger.clients[larger.train_clients].tolist() == ['b', 'a', 'b', 'b', 'a']
+  assert larger.clients[larger.test_clients].tolist() == ['a', 'c', 'b', 'd']
+  assert larger.train_clients.max() == 1
   assert users.without_small(data, 1) == (data, 0)
   with pytest.raises(UsageError, match=r'min_size=4 leaves none of 3 .* owns 3 exam'):
     users.without_small(data, 4)
@@ -142,25 +144,29 @@ def test_users_with_too_few_examples_are_tested_but_do_not_train():
 def test_a_limit_keeps_whole_users_the_same_in_both_splits():
   names = [f'u{i:02}' for i in range(20)]
   data = tiny(np.repeat(names, 3), test=np.repeat(names, 2))
-  kept = {}
+  users_by_limit = {}
   for limit in (1, 10, 30, 10**6):
     part = users.limited(data, limit)
     assert len(part.train_labels) == min(max(3, limit // 3 * 3), 60)
     assert len(part.test_labels) == min(max(2, limit // 2 * 2), 40)
-    kept[limit] = set(part.clients[part.train_clients])
+    users_by_limit[limit] = set(part.clients[part.train_clients])
     sizes = np.bincount(part.train_clients)
-    assert sizes.tolist() == [3] * len(kept[limit])
-    assert kept[limit] <= set(part.clients[part.test_clients]) or limit == 1
-    for row, number in zip(shown(part.train_images), part.train_clients, strict=True):
+    assert sizes.tolist() == [3] * len(users_by_limit[limit])
+    assert users_by_limit[limit] <= set(part.clients[part.test_clients]) or limit == 1
+    for row, number in zip(
+      row_numbers(part.train_images), part.train_clients, strict=True
+    ):
       assert part.clients[number] == names[row // 3]
-  assert kept[1] < kept[10] < kept[30] < kept[10**6]
+  assert (
+    users_by_limit[1] < users_by_limit[10] < users_by_limit[30] < users_by_limit[10**6]
+  )
   assert sources.digest(users.limited(data, 60)) == sources.digest(data)
 
 
 def test_the_owner_of_each_example_counts_in_the_digest():
-  one, other = tiny([1, 1, 2]), tiny([1, 2, 2])
-  assert sources.digest(one) != sources.digest(other)
-  assert sources.digest(one) != sources.digest(tiny([1, 1, 3]))
+  data, other = tiny([1, 1, 2]), tiny([1, 2, 2])
+  assert sources.digest(data) != sources.digest(other)
+  assert sources.digest(data) != sources.digest(tiny([1, 1, 3]))
 
 
 # --- what is refused ------------------------------------------------------------------

@@ -26,8 +26,8 @@ def test_a_share_of_each_class_is_held_out_and_nothing_is_lost():
   # 2, 1.5 and 0.4 examples, rounded.
   assert np.bincount(labels, minlength=3).tolist() == [2, 2, 0]
   assert np.bincount(rest.train_labels).tolist() == [18, 13, 4]
-  both = np.concatenate([images, rest.train_images]).ravel()
-  assert sorted(both) == list(range(39))
+  all_images = np.concatenate([images, rest.train_images]).ravel()
+  assert sorted(all_images) == list(range(39))
   # Labels and owners go with their images.
   np.testing.assert_array_equal(labels, LABELS[images.ravel()])
   np.testing.assert_array_equal(rest.train_labels, LABELS[rest.train_images.ravel()])
@@ -36,10 +36,10 @@ def test_a_share_of_each_class_is_held_out_and_nothing_is_lost():
 
 
 def test_the_seed_decides_which_examples_are_held_out():
-  def held(seed, share=0.3):
+  def pixels_of(seed, share=0.3):
     return validation_split(DATA, share, seed)[1][0].ravel().tolist()
 
-  assert held(3) == held(3) != held(4)
+  assert pixels_of(3) == pixels_of(3) != pixels_of(4)
   assert validation_split(DATA, 0.0, 3) == (DATA, None)
 
 
@@ -52,9 +52,9 @@ def test_the_seed_decides_which_examples_are_held_out():
   ],
 )
 def test_what_cannot_be_divided_is_one_line(data, share, words):
-  with refused(UsageError, words) as told:
+  with refused(UsageError, words) as caught:
     validation_split(data, share, 0)
-  assert f'--config.data.validation={share}' in str(told.value)
+  assert f'--config.data.validation={share}' in str(caught.value)
 
 
 def build(*words):
@@ -63,20 +63,21 @@ def build(*words):
 
 
 def test_validation_examples_do_not_train_and_the_statistics_stay():
-  whole, some = build(), build('data.validation=0.2')
+  whole_data = build()
+  divided = build('data.validation=0.2')
   loaded = sources.load('digits', limit=300)
   rest, (images, labels) = validation_split(loaded, 0.2, 0)
-  np.testing.assert_array_equal(some.tests.validation.images, images)
-  np.testing.assert_array_equal(some.tests.validation.labels, labels)
-  np.testing.assert_array_equal(some.data.train.examples.images, rest.train_images)
+  np.testing.assert_array_equal(divided.tests.validation.images, images)
+  np.testing.assert_array_equal(divided.tests.validation.labels, labels)
+  np.testing.assert_array_equal(divided.data.train.examples.images, rest.train_images)
   assert (
-    some.data.partition.sizes.sum() + len(labels)
-    == whole.data.partition.sizes.sum()
+    divided.data.partition.sizes.sum() + len(labels)
+    == whole_data.data.partition.sizes.sum()
     == 300
   )
-  assert whole.tests.validation is None
-  for split in (some.data.train.examples, some.tests.validation):
-    np.testing.assert_array_equal(split.mean, whole.tests.examples.mean)
+  assert whole_data.tests.validation is None
+  for split in (divided.data.train.examples, divided.tests.validation):
+    np.testing.assert_array_equal(split.mean, whole_data.tests.examples.mean)
   # Neither the partition nor the validation images depend on the run's seed.
   other = build('data.validation=0.2', 'seed=5', 'partition.seed=0')
   np.testing.assert_array_equal(other.tests.validation.images, images)
@@ -95,8 +96,8 @@ def accuracy_and_loss(built, variables):
   )
   logits = np.asarray(built.network.apply(variables, images).logits, np.float64)
   labels = np.asarray(built.tests.validation.labels)
-  own = np.take_along_axis(logits, labels[:, None], 1)[:, 0]
-  losses = np.log(np.exp(logits).sum(1)) - own
+  logits_of_labels = np.take_along_axis(logits, labels[:, None], 1)[:, 0]
+  losses = np.log(np.exp(logits).sum(1)) - logits_of_labels
   return (logits.argmax(1) == labels).mean(), losses.mean()
 
 
@@ -112,11 +113,12 @@ def test_validation_accuracy_is_recorded_in_each_tested_round():
 
 def test_validation_accuracy_of_own_models_is_their_mean_on_every_tier():
   last = run(algorithm='solo')[-1]
-  each = [
+  client_scores = [
     accuracy_and_loss(last.experiment, of_client(last.state.clients, client))
     for client in range(10)
   ]
-  found = [last.metrics[f'validation_{of}'] for of in ('accuracy', 'loss')]
-  np.testing.assert_allclose(found, np.mean(each, axis=0), rtol=1e-5)
-  kept = run(algorithm='solo', **{'execution.client_store': 'disk'})[-1].metrics
-  assert [kept[f'validation_{of}'] for of in ('accuracy', 'loss')] == found
+  names = 'validation_accuracy', 'validation_loss'
+  scores = [last.metrics[name] for name in names]
+  np.testing.assert_allclose(scores, np.mean(client_scores, axis=0), rtol=1e-5)
+  on_disk = run(algorithm='solo', **{'execution.client_store': 'disk'})[-1].metrics
+  assert [on_disk[name] for name in names] == scores

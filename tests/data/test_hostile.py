@@ -12,9 +12,9 @@ from moon_jax.core.errors import ExitCode
 from moon_jax.data import convert
 from tests.data import federations, layouts
 from tests.data.federations import flags
-from tests.data.test_strangers import FOUND, records, tfds
+from tests.data.test_strangers import FEDERATION, records, tfds
 from tests.selection import few
-from tests.test_hostile import places, replaced, searched, trees
+from tests.test_hostile import paths_in, replaced, searched, trees
 
 DOCUMENTED = {ExitCode.DONE, ExitCode.FAILED, ExitCode.USAGE}
 SECONDS = 60
@@ -22,14 +22,14 @@ FOREIGN = (layouts.tiny_imagenet, layouts.domainnet, layouts.mnist, layouts.cifa
 FOREIGN += (layouts.svhn, layouts.parquet, layouts.leaf, layouts.pfllib)
 FOREIGN += (layouts.pfllib_in_plain_arrays,)
 LAYOUTS = (*federations.LAYOUTS, records, tfds, *FOREIGN)
-LAYOUTS = {one.__name__: one for one in LAYOUTS}
+LAYOUTS = {layout.__name__: layout for layout in LAYOUTS}
 
 
 @st.composite
 def changes(draw):
   """A function of a folder that changes one file in it."""
   kind = draw(st.sampled_from(['byte', 'byte', 'bytes', 'json']))
-  number, place = draw(st.integers(0, 10**6)), draw(st.integers(0, 10**9))
+  file_number, offset = draw(st.integers(0, 10**6)), draw(st.integers(0, 10**9))
   data = draw(st.binary(min_size=1, max_size=1 if kind == 'byte' else 40))
   value = draw(trees)
 
@@ -37,14 +37,16 @@ def changes(draw):
     files = sorted(path for path in folder.rglob('*') if path.is_file())
     described = [path for path in files if path.suffix == '.json']
     if kind == 'json' and described:
-      path = described[number % len(described)]
+      path = described[file_number % len(described)]
       tree = json.loads(path.read_text())
-      every = list(places(tree))
-      path.write_text(json.dumps(replaced(tree, every[place % len(every)], value)))
+      tree_paths = list(paths_in(tree))
+      path.write_text(
+        json.dumps(replaced(tree, tree_paths[offset % len(tree_paths)], value))
+      )
       return
-    path = files[number % len(files)]
+    path = files[file_number % len(files)]
     before = path.read_bytes()
-    at = place % max(len(before), 1)
+    at = offset % max(len(before), 1)
     path.write_bytes(before[:at] + data + before[at + len(data) :])
 
   return change
@@ -54,22 +56,23 @@ def changes(draw):
 @pytest.mark.parametrize('examples', few([6], [50]))
 def test_a_data_set_of_any_bytes(layout, examples, tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-  (whole := tmp_path / 'whole').mkdir()
-  knobs = LAYOUTS[layout](whole, FOUND)
+  original = tmp_path / 'original'
+  original.mkdir()
+  knobs = LAYOUTS[layout](original, FEDERATION)
   if 'data.trust_pickles' in knobs:  # a changed pickle that is trusted may do anything
     knobs['data.trust_pickles'] = False
   folder, out = tmp_path / 'set', tmp_path / 'made/out'
   # A data set without users is written as one file.
   ending = '.npz' if LAYOUTS[layout] in layouts.WITHOUT_USERS else ''
-  words = [word.replace(str(whole), str(folder)) for word in flags(knobs)]
+  words = [word.replace(str(original), str(folder)) for word in flags(knobs)]
 
   @searched(examples)
   @given(change=changes())
   def outlive(change):
-    for made in (folder, out.parent):
-      shutil.rmtree(made, ignore_errors=True)
+    for old_folder in (folder, out.parent):
+      shutil.rmtree(old_folder, ignore_errors=True)
     out.parent.mkdir()
-    shutil.copytree(whole, folder)
+    shutil.copytree(original, folder)
     change(folder)
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     try:

@@ -22,7 +22,7 @@ from tests.data.test_federated import by_user
 from tests.refusals import refused
 from tests.run_directories import TINY
 
-FOUND = federations.make_federation()
+FEDERATION = federations.make_federation()
 # Layouts with three colours, and with images of another size.
 COLOURS = {'imagefolder', 'tiny_imagenet', 'parquet', 'parquet_in_folders', 'saved'}
 LARGE = {'cifar10', 'cifar100', 'svhn'}
@@ -33,20 +33,23 @@ def _own_cache(tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
 
 
-def check(data, wanted):
-  for split, (images, labels) in wanted.items():
-    found, own = (getattr(data, f'{split}_{what}') for what in ('images', 'labels'))
-    assert found.dtype == np.uint8
-    assert found.shape == images.shape
-    assert as_rows(found, own) == as_rows(images, labels)
+def check(dataset, expected_splits):
+  for split, (expected_images, expected_labels) in expected_splits.items():
+    images = getattr(dataset, f'{split}_images')
+    labels = getattr(dataset, f'{split}_labels')
+    assert images.dtype == np.uint8
+    assert images.shape == expected_images.shape
+    assert as_rows(images, labels) == as_rows(expected_images, expected_labels)
 
 
-@pytest.mark.parametrize('layout', layouts.WITHOUT_USERS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+  'layout', layouts.WITHOUT_USERS, ids=lambda layout: layout.__name__
+)
 def test_every_layout_has_its_pixels_and_labels(layout, tmp_path, capsys):
-  data = load(layout(tmp_path, FOUND))
+  data = load(layout(tmp_path, FEDERATION))
   name = layout.__name__
   side = layouts.SIDE if name in LARGE else 8
-  check(data, layouts.together(FOUND, side, 3 if name in COLOURS | LARGE else 1))
+  check(data, layouts.together(FEDERATION, side, 3 if name in COLOURS | LARGE else 1))
   assert data.clients is None
   if name in COLOURS | LARGE - {'svhn'}:
     assert data.class_names == NAMES
@@ -56,17 +59,19 @@ def test_every_layout_has_its_pixels_and_labels(layout, tmp_path, capsys):
     assert data.class_names[8:] == (('Bag', 'Ankle boot') if 'fashion' in name else ())
 
 
-@pytest.mark.parametrize('layout', layouts.WITH_USERS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+  'layout', layouts.WITH_USERS, ids=lambda layout: layout.__name__
+)
 def test_each_user_has_its_own_examples(layout, tmp_path):
-  data = load(layout(tmp_path, FOUND))
-  numbers = {name: n for n, name in enumerate(FOUND['train'] | FOUND['test'])}
+  data = load(layout(tmp_path, FEDERATION))
+  numbers = {name: n for n, name in enumerate(FEDERATION['train'] | FEDERATION['test'])}
   called = {'domainnet': lambda name: name.replace('\x1b', ''), 'leaf': str}
-  for split, wanted in FOUND.items():
-    found = by_user(data, split)
-    assert len(found) == len(wanted)
-    for name, pair in wanted.items():
-      own = found[called.get(layout.__name__, numbers.get)(name)]
-      assert as_rows(*own) == as_rows(*pair)
+  for split, expected_users in FEDERATION.items():
+    examples_by_user = by_user(data, split)
+    assert len(examples_by_user) == len(expected_users)
+    for name, pair in expected_users.items():
+      examples = examples_by_user[called.get(layout.__name__, numbers.get)(name)]
+      assert as_rows(*examples) == as_rows(*pair)
   assert data.class_names == (NAMES if layout is layouts.domainnet else ())
 
 
@@ -74,27 +79,27 @@ def test_each_user_has_its_own_examples(layout, tmp_path):
 def test_pixels_of_pfllib_mean_the_same_for_all(scale, tmp_path):
   bright = {'a': (np.full((4, 8, 8), 200, np.uint8), np.arange(4) % 2)}
   dark = {'b': (np.full((4, 8, 8), 3, np.uint8), np.arange(4) % 2)}
-  found = {'train': bright | dark, 'test': dark}
+  federation = {'train': bright | dark, 'test': dark}
   pixels = {
     'signed': lambda x: x / np.float32(127.5) - 1,
     'unit': lambda x: x / np.float32(255),
     'whole': lambda x: x.astype(np.int64),
   }
-  data = load(layouts.pfllib(tmp_path, found, pixels[scale]))
+  data = load(layouts.pfllib(tmp_path, federation, pixels[scale]))
   assert np.unique(data.train_images[:4]).tolist() == [200]
   assert np.unique(data.train_images[4:]).tolist() == [3]
 
 
 def test_images_of_leaf_may_be_rows_of_rows(tmp_path):
-  data = load(layouts.leaf(tmp_path, FOUND, lambda x: x.reshape(-1, 8, 8)))
-  check(data, layouts.together(FOUND))
+  data = load(layouts.leaf(tmp_path, FEDERATION, lambda x: x.reshape(-1, 8, 8)))
+  check(data, layouts.together(FEDERATION))
 
 
 def test_images_of_leaf_may_have_colours(tmp_path):
-  found = federations.in_colour(FOUND)
-  data = load(layouts.leaf(tmp_path, found))
+  federation = federations.in_colour(FEDERATION)
+  data = load(layouts.leaf(tmp_path, federation))
   assert data.train_images.shape[1:] == (8, 8, 3)
-  images, labels = map(np.concatenate, zip(*found['train'].values(), strict=True))
+  images, labels = map(np.concatenate, zip(*federation['train'].values(), strict=True))
   assert as_rows(data.train_images, data.train_labels) == as_rows(images, labels)
 
 
@@ -103,23 +108,27 @@ def test_images_of_leaf_may_have_colours(tmp_path):
 
 def one_tree(folder):
   """The federation's training images as CLASS/*, also in another format."""
-  given = layouts.imagefolder(folder, {'train': FOUND['train']})
-  return given | {'data.path': f'{folder}/set/train'}
+  knobs = layouts.imagefolder(folder, {'train': FEDERATION['train']})
+  return knobs | {'data.path': f'{folder}/set/train'}
 
 
 def test_a_tree_is_divided_class_by_class_and_by_seed(tmp_path):
-  given = one_tree(tmp_path)
+  knobs = one_tree(tmp_path)
   with pytest.raises(DataError, match=r'no test images by class: .* ant, bee.*0\.2'):
-    load(given)
-  data, again, other = (load(given, test_fraction=0.25, test_seed=n) for n in (0, 0, 1))
-  assert sources.digest(data) == sources.digest(again) != sources.digest(other)
-  few = load(given, test_fraction=0.01)  # of each class one at least
-  assert np.bincount(few.test_labels).tolist() == [1] * 4
-  images, labels = layouts.together(FOUND, channels=3)['train']
+    load(knobs)
+  data, same_seed, other = (
+    load(knobs, test_fraction=0.25, test_seed=n) for n in (0, 0, 1)
+  )
+  assert sources.digest(data) == sources.digest(same_seed) != sources.digest(other)
+  small = load(knobs, test_fraction=0.01)  # of each class one at least
+  assert np.bincount(small.test_labels).tolist() == [1] * 4
+  images, labels = layouts.together(FEDERATION, channels=3)['train']
   sizes = np.bincount(labels)
   np.testing.assert_array_equal(np.bincount(data.test_labels), np.rint(sizes / 4))
-  both = [np.concatenate(pair) for pair in zip(data[1:3], data[3:5], strict=True)]
-  assert as_rows(*both) == as_rows(images, labels)
+  all_examples = [
+    np.concatenate(pair) for pair in zip(data[1:3], data[3:5], strict=True)
+  ]
+  assert as_rows(*all_examples) == as_rows(images, labels)
 
 
 def test_domains_are_users_and_a_class_may_be_called_train(tmp_path):
@@ -129,36 +138,36 @@ def test_domains_are_users_and_a_class_may_be_called_train(tmp_path):
       for n in range(4):
         image = rng.integers(0, 256, (6, 5, 3), np.uint8)
         save(tmp_path / f'set/{domain}/{label}/{n}.jpg', image)
-  given = knobs_of('imagefolder', tmp_path / 'set', test_fraction=0.5)
-  data = load(given)
+  knobs = knobs_of('imagefolder', tmp_path / 'set', test_fraction=0.5)
+  data = load(knobs)
   assert data.clients.tolist() == ['clipart', 'sketch']
   assert np.bincount(data.test_clients).tolist() == [4, 4]
-  one = load(given | {'data.path': f'{tmp_path}/set/clipart'})
-  assert (one.class_names, one.clients) == (('bus', 'train'), None)
-  assert np.bincount(one.train_labels).tolist() == [2, 2]
+  clipart = load(knobs | {'data.path': f'{tmp_path}/set/clipart'})
+  assert (clipart.class_names, clipart.clients) == (('bus', 'train'), None)
+  assert np.bincount(clipart.train_labels).tolist() == [2, 2]
 
 
 @pytest.mark.parametrize('test', ['val', 'valid', 'validation'])
 def test_val_is_the_test_where_there_is_no_labelled_one(test, tmp_path):
-  given = layouts.imagefolder(tmp_path, FOUND, test)
+  knobs = layouts.imagefolder(tmp_path, FEDERATION, test)
   for name in ('test/images/0.png', '__MACOSX/0.png', '.git/x/0.png'):
     save(tmp_path / 'set' / name, np.zeros((8, 8, 3), np.uint8))
-  check(load(given), layouts.together(FOUND, channels=3))
+  check(load(knobs), layouts.together(FEDERATION, channels=3))
 
 
 def test_grey_images_have_one_channel(tmp_path):
-  given = one_tree(tmp_path)
+  knobs = one_tree(tmp_path)
   for path in (tmp_path / 'set').rglob('*.png'):
     Image.open(path).convert('L').save(path)
-  assert load(given, test_fraction=0.1).train_images.shape[1:] == (8, 8, 1)
+  assert load(knobs, test_fraction=0.1).train_images.shape[1:] == (8, 8, 1)
 
 
 def test_a_class_of_domainnet_keeps_its_number(tmp_path):
-  given = layouts.domainnet(tmp_path, FOUND)
+  knobs = layouts.domainnet(tmp_path, FEDERATION)
   for path in (tmp_path / 'set').glob('*.txt'):
     lines = path.read_text().splitlines()
     path.write_text('\n'.join(f'{line[:-1]}{3 - int(line[-1])}' for line in lines))
-  assert load(given).class_names == NAMES[::-1]
+  assert load(knobs).class_names == NAMES[::-1]
 
 
 def test_the_names_of_emnists_classes_are_complete():
@@ -167,28 +176,28 @@ def test_the_names_of_emnists_classes_are_complete():
 
 
 def test_sizes_are_equal_or_made_so(tmp_path):
-  given = one_tree(tmp_path)
+  knobs = one_tree(tmp_path)
   wide = np.full((4, 12, 3), 90, np.uint8)
   save(tmp_path / 'set/train/bee/wide.png', wide)
   line = "'bee/wide.png' is 12x4 and others 8x8 pixels; --config.data.image_size=N"
   with pytest.raises(DataError, match=line):
-    load(given, test_fraction=0.1)
-  data = load(given, test_fraction=0.1, image_size=16)
+    load(knobs, test_fraction=0.1)
+  data = load(knobs, test_fraction=0.1, image_size=16)
   assert data.train_images.shape[1:] == (16, 16, 3)
-  every = np.concatenate([data.train_images, data.test_images])
-  assert (every == 90).all((1, 2, 3)).sum() == 1
-  images = layouts.together(FOUND, channels=3)['train'][0]
+  all_images = np.concatenate([data.train_images, data.test_images])
+  assert (all_images == 90).all((1, 2, 3)).sum() == 1
+  images = layouts.together(FEDERATION, channels=3)['train'][0]
   right = np.asarray(Image.fromarray(images[0]).resize((16, 16), Image.BILINEAR))
-  assert (every == right).all((1, 2, 3)).sum() == 1
+  assert (all_images == right).all((1, 2, 3)).sum() == 1
 
 
 def test_images_are_decoded_once(tmp_path, monkeypatch):
-  given = layouts.domainnet(tmp_path, FOUND)
-  first = load(given)
+  knobs = layouts.domainnet(tmp_path, FEDERATION)
+  first = load(knobs)
   monkeypatch.setattr('moon_jax.data.imagefolder._decode', None)
-  kept = load(given)
-  assert kept.class_names == NAMES
-  assert sources.digest(kept) == sources.digest(first)
+  from_cache = load(knobs)
+  assert from_cache.class_names == NAMES
+  assert sources.digest(from_cache) == sources.digest(first)
 
 
 # --- refused --------------------------------------------------------------------------
@@ -211,13 +220,18 @@ def test_images_are_decoded_once(tmp_path, monkeypatch):
   ],
 )
 def test_the_source_that_reads_it_is_named(layout, source, tmp_path, capsys):
-  given = layout(tmp_path, FOUND)
-  asked = {'data.source': source, 'data.path': given['data.path']}
-  asked |= {'data.name': 'cifar10'} if source == 'torchvision' else {}
-  assert convert.main([*flags(asked), f'--out={tmp_path}/out.npz']) == ExitCode.USAGE
-  told = capsys.readouterr().err
-  assert told.endswith(f', is read by --config.data.source={given["data.source"]}.\n')
-  assert told.count('\n') == 1
+  knobs = layout(tmp_path, FEDERATION)
+  wrong_knobs = {'data.source': source, 'data.path': knobs['data.path']}
+  if source == 'torchvision':
+    wrong_knobs['data.name'] = 'cifar10'
+  assert (
+    convert.main([*flags(wrong_knobs), f'--out={tmp_path}/out.npz']) == ExitCode.USAGE
+  )
+  message = capsys.readouterr().err
+  assert message.endswith(
+    f', is read by --config.data.source={knobs["data.source"]}.\n'
+  )
+  assert message.count('\n') == 1
 
 
 # --- names of folders -----------------------------------------------------------------
@@ -227,14 +241,14 @@ def test_the_source_that_reads_it_is_named(layout, source, tmp_path, capsys):
   'names', [('Training', 'Testing'), ('training_set', 'test_set'), ('Train', 'Val')]
 )
 def test_splits_by_other_names_are_no_domains(names, tmp_path):
-  given = layouts.imagefolder(tmp_path, FOUND)
+  knobs = layouts.imagefolder(tmp_path, FEDERATION)
   for old, new in zip(('train', 'test'), names, strict=True):
     (tmp_path / 'set' / old).rename(tmp_path / 'set' / new)
-  data = load(given)
-  check(data, layouts.together(FOUND, channels=3))
+  data = load(knobs)
+  check(data, layouts.together(FEDERATION, channels=3))
   assert data.clients is None
   with pytest.raises(DataError, match='is divided already'):
-    load(given, test_fraction=0.2)
+    load(knobs, test_fraction=0.2)
 
 
 @pytest.mark.parametrize('fraction', [0.0, 0.2])
@@ -246,9 +260,9 @@ def test_folders_that_name_no_class_are_refused(folders, fraction, tmp_path):
   for folder in folders:
     for n in range(3):
       save(tmp_path / f'set/{folder}/cat.{n}.png', np.zeros((6, 5, 3), np.uint8))
-  given = knobs_of('imagefolder', tmp_path / 'set', test_fraction=fraction)
+  knobs = knobs_of('imagefolder', tmp_path / 'set', test_fraction=fraction)
   with pytest.raises(DataError, match='would be the classes; images must lie in fol'):
-    load(given)
+    load(knobs)
 
 
 # --- converted ------------------------------------------------------------------------
@@ -258,80 +272,87 @@ def test_convert_keeps_classes_without_an_example(tmp_path):
   images, labels = np.zeros((6, 4, 4), np.uint8), np.array([0, 1, 3] * 2)
   arrays = {'train_x': images, 'train_y': labels, 'test_x': images, 'test_y': labels}
   np.savez(tmp_path / 'gap.npz', **arrays, class_names=['a', 'b', 'b', 'd'])
-  given, out = knobs_of('npz', tmp_path / 'gap.npz'), tmp_path / 'out.npz'
-  assert load(given).num_classes == 4
-  assert convert.main([*flags(given), f'--out={out}']) == ExitCode.DONE
-  assert sources.digest(load(knobs_of('npz', out))) == sources.digest(load(given))
+  knobs = knobs_of('npz', tmp_path / 'gap.npz')
+  out = tmp_path / 'out.npz'
+  assert load(knobs).num_classes == 4
+  assert convert.main([*flags(knobs), f'--out={out}']) == ExitCode.DONE
+  assert sources.digest(load(knobs_of('npz', out))) == sources.digest(load(knobs))
 
 
 def test_splits_that_number_their_classes_apart_are_refused(tmp_path):
   kinds = [datasets.ClassLabel(names=names) for names in (NAMES, NAMES[1:])]
-  found = dict(
-    zip(FOUND, (layouts.table(split, FOUND) for split in FOUND), strict=True)
+  splits = dict(
+    zip(
+      FEDERATION,
+      (layouts.table(split, FEDERATION) for split in FEDERATION),
+      strict=True,
+    )
   )
   other = datasets.Features({'img': datasets.Image(), 'label': kinds[1]})
-  labels = [min(label, len(NAMES) - 2) for label in found['test']['label']]
-  test = {'img': found['test']['img'], 'label': labels}
-  found['test'] = datasets.Dataset.from_dict(test, other)
-  datasets.DatasetDict(found).save_to_disk(str(tmp_path / 'set'))
-  given = knobs_of('huggingface', tmp_path / 'set', client='', image='', label='')
+  labels = [min(label, len(NAMES) - 2) for label in splits['test']['label']]
+  test = {'img': splits['test']['img'], 'label': labels}
+  splits['test'] = datasets.Dataset.from_dict(test, other)
+  datasets.DatasetDict(splits).save_to_disk(str(tmp_path / 'set'))
+  knobs = knobs_of('huggingface', tmp_path / 'set', client='', image='', label='')
   with refused(DataError, 'in another split; number all splits together'):
-    load(given)
+    load(knobs)
 
 
 def test_parquet_files_may_name_their_split_in_a_folder_of_it(tmp_path):
   name = '{split}/{split}-0000{n}-of-00002.parquet'
   check(
-    load(layouts.parquet(tmp_path, FOUND, name)), layouts.together(FOUND, channels=3)
+    load(layouts.parquet(tmp_path, FEDERATION, name)),
+    layouts.together(FEDERATION, channels=3),
   )
 
 
 def test_a_folder_of_parquet_files_may_be_called_test(tmp_path):
-  layouts.parquet(tmp_path, FOUND, '{split}-0000{n}-of-00002.parquet')
+  layouts.parquet(tmp_path, FEDERATION, '{split}-0000{n}-of-00002.parquet')
   (tmp_path / 'set').rename(tmp_path / 'test')
-  given = knobs_of('huggingface', tmp_path / 'test', client='', image='', label='')
-  check(load(given), layouts.together(FOUND, channels=3))
+  knobs = knobs_of('huggingface', tmp_path / 'test', client='', image='', label='')
+  check(load(knobs), layouts.together(FEDERATION, channels=3))
 
 
 @pytest.mark.parametrize('layout', ['restructured', 'labelled test'])
 def test_variants_of_tiny_imagenet(layout, tmp_path):
-  given, place = layouts.tiny_imagenet(tmp_path, FOUND), tmp_path / 'set'
+  knobs = layouts.tiny_imagenet(tmp_path, FEDERATION)
+  set_folder = tmp_path / 'set'
   folder = 'val' if layout == 'restructured' else 'test'
-  shutil.rmtree(place / folder / 'images')
-  images, labels = layouts.together(FOUND, channels=3)['test']
+  shutil.rmtree(set_folder / folder / 'images')
+  images, labels = layouts.together(FEDERATION, channels=3)['test']
   for i, (image, label) in enumerate(zip(images[:7], labels[:7], strict=True)):
-    save(place / folder / NAMES[label] / f'{i}.png', image)
+    save(set_folder / folder / NAMES[label] / f'{i}.png', image)
   if folder == 'val':
-    shutil.rmtree(place / 'test')
-  data = load(given)
+    shutil.rmtree(set_folder / 'test')
+  data = load(knobs)
   assert len(data.test_labels) == 7
-  held = data.validation_labels
-  assert (held is None) if folder == 'val' else (len(held) == len(labels))
+  validation = data.validation_labels
+  assert (validation is None) if folder == 'val' else (len(validation) == len(labels))
 
 
 def test_links_to_a_folder_above_end(tmp_path):
-  given = layouts.imagefolder(tmp_path, FOUND)
+  knobs = layouts.imagefolder(tmp_path, FEDERATION)
   for name in 'ab':
     (tmp_path / 'set' / f'.{name}').symlink_to('.')
-  assert len(load(given).test_labels) == 26
+  assert len(load(knobs).test_labels) == 26
 
 
 def test_records_keep_the_names_of_classes(tmp_path):
-  given = layouts.domainnet(tmp_path, FOUND)
-  assert convert.main([*flags(given), f'--out={tmp_path}/out']) == ExitCode.DONE
+  knobs = layouts.domainnet(tmp_path, FEDERATION)
+  assert convert.main([*flags(knobs), f'--out={tmp_path}/out']) == ExitCode.DONE
   assert load(knobs_of('records', tmp_path / 'out')).class_names == NAMES
 
 
 def test_text_labels_name_the_classes(tmp_path):
   arrays = {}
-  for split, (images, labels) in layouts.together(FOUND).items():
+  for split, (images, labels) in layouts.together(FEDERATION).items():
     arrays |= {f'{split}_x': images, f'{split}_y': np.array(NAMES)[labels]}
   np.savez(tmp_path / 'a.npz', **arrays)
   data = load(knobs_of('npz', tmp_path / 'a.npz'))
-  check(data, layouts.together(FOUND))
+  check(data, layouts.together(FEDERATION))
   assert data.class_names == NAMES
-  whole = layouts.together(FOUND).items()
-  named = arrays | {f'{split}_y': labels for split, (_, labels) in whole}
+  splits = layouts.together(FEDERATION).items()
+  named = arrays | {f'{split}_y': labels for split, (_, labels) in splits}
   np.savez(tmp_path / 'a.npz', **named, class_names=[*NAMES, 'fly'])
   assert load(knobs_of('npz', tmp_path / 'a.npz')).num_classes == 5
   arrays['test_y'][3] = 'eel'
@@ -349,29 +370,30 @@ def test_text_labels_name_the_classes(tmp_path):
 @pytest.mark.usefixtures('quick_runs')
 def test_one_set_from_two_sources_is_one_run_and_records_its_classes(tmp_path):
   """Number for number; the names of the classes go into the records of both."""
-  given = layouts.imagefolder(tmp_path, FOUND)
-  words = [*flags(given), f'--out={tmp_path}/set.npz']
+  knobs = layouts.imagefolder(tmp_path, FEDERATION)
+  words = [*flags(knobs), f'--out={tmp_path}/set.npz']
   assert convert.main(words) == ExitCode.DONE
   digits, runs = 'configs/digits_moon.py', []
-  for name, one in (('one', given), ('two', knobs_of('npz', tmp_path / 'set.npz'))):
-    changes = TINY | one | {'algorithm': 'fedavg', 'data.limit': 0, 'num_rounds': 2}
+  from_npz = knobs_of('npz', tmp_path / 'set.npz')
+  for name, source in (('one', knobs), ('two', from_npz)):
+    changes = TINY | source | {'algorithm': 'fedavg', 'data.limit': 0, 'num_rounds': 2}
     config = moon_jax.load_config(digits, changes)
     runs.append(moon_jax.run(config, tmp_path / name))
   assert runs[0].metrics == runs[1].metrics
   for run in runs:
     saved = json.loads((run.workdir / 'config.json').read_text())
     assert saved['images']['class_names'] == list(NAMES)
-    (found,) = report_runs.find([run.workdir], print)
-    assert report_runs.class_names(found.provenance, 4) == NAMES
-    assert report_runs.class_names(found.provenance, 5) == ()
-    (setting,) = groups.settings([found], groups.Choice(None, ('seed',), {}))
+    (report_run,) = report_runs.find([run.workdir], print)
+    assert report_runs.class_names(report_run.provenance, 4) == NAMES
+    assert report_runs.class_names(report_run.provenance, 5) == ()
+    (setting,) = groups.settings([report_run], groups.Choice(None, ('seed',), {}))
     (matrix,) = sections.partition(setting)
     assert matrix.rows == NAMES
   np.savez(tmp_path / 'new.npz', images=np.zeros((1, 8, 8, 3), np.uint8))
   words = [f'--workdir={runs[0].workdir}', f'--input={tmp_path}/new.npz']
   assert predict.main(words) == ExitCode.DONE
-  with np.load(tmp_path / 'new_predictions.npz') as found:
-    assert found['class_names'].tolist() == list(NAMES)
+  with np.load(tmp_path / 'new_predictions.npz') as predictions:
+    assert predictions['class_names'].tolist() == list(NAMES)
 
 
 # --- examples for validation ----------------------------------------------------------
@@ -379,59 +401,63 @@ def test_one_set_from_two_sources_is_one_run_and_records_its_classes(tmp_path):
 
 def with_validation(layout, folder):
   """The layout, with another federation's training examples as validation split."""
-  held = {'train': federations.make_federation(seed=3)['train']}
-  images, labels = layouts.together(held, channels=1 if layout == 'npz' else 3)['train']
+  validation = {'train': federations.make_federation(seed=3)['train']}
+  channels = 1 if layout == 'npz' else 3
+  images, labels = layouts.together(validation, channels=channels)['train']
   if layout == 'npz':
-    given = layouts.medmnist(folder, FOUND)
-    whole = dict(np.load(folder / 'set.npz'))
-    more = {'val_images': images[..., 0], 'val_labels': labels[:, None]}
-    np.savez(folder / 'set.npz', **whole, **more)
+    knobs = layouts.medmnist(folder, FEDERATION)
+    arrays = dict(np.load(folder / 'set.npz'))
+    arrays['val_images'] = images[..., 0]
+    arrays['val_labels'] = labels[:, None]
+    np.savez(folder / 'set.npz', **arrays)
   elif layout == 'imagefolder':
-    given = layouts.imagefolder(folder, FOUND)
+    knobs = layouts.imagefolder(folder, FEDERATION)
     for i, (image, label) in enumerate(zip(images, labels, strict=True)):
       save(folder / f'set/val/{NAMES[label]}/{i}.png', image)
   else:
-    given = layouts.parquet(folder, FOUND)
-    layouts.table('train', held).to_parquet(folder / 'set/data/validation.parquet')
-  return given, images, labels
+    knobs = layouts.parquet(folder, FEDERATION)
+    layouts.table('train', validation).to_parquet(
+      folder / 'set/data/validation.parquet'
+    )
+  return knobs, images, labels
 
 
 @pytest.mark.parametrize('layout', ['npz', 'imagefolder', 'parquet'])
 def test_reserved_examples_are_for_validation(layout, tmp_path):
-  given, images, labels = with_validation(layout, tmp_path)
-  data, few = load(given), load(given, limit=9)
-  check(data, layouts.together(FOUND, channels=images.shape[-1]))
-  found = data.validation_images, data.validation_labels
-  assert as_rows(*found) == as_rows(images, labels)
-  rest, held = holdout.validation_split(data, 0.0, 0)
-  assert (rest, held) == (data, found)
+  knobs, images, labels = with_validation(layout, tmp_path)
+  data, small = load(knobs), load(knobs, limit=9)
+  check(data, layouts.together(FEDERATION, channels=images.shape[-1]))
+  reserved = data.validation_images, data.validation_labels
+  assert as_rows(*reserved) == as_rows(images, labels)
+  rest, validation = holdout.validation_split(data, 0.0, 0)
+  assert (rest, validation) == (data, reserved)
   with pytest.raises(UsageError, match='have 52 examples for validation'):
     holdout.validation_split(data, 0.1, 0)
-  part = as_rows(few.validation_images, few.validation_labels)
+  part = as_rows(small.validation_images, small.validation_labels)
   assert len(part) == 9
-  assert set(part) <= set(as_rows(*found))
-  words = [*flags(given), f'--out={tmp_path}/new.npz']
+  assert set(part) <= set(as_rows(*reserved))
+  words = [*flags(knobs), f'--out={tmp_path}/new.npz']
   assert convert.main(words) == ExitCode.DONE
-  again = load(knobs_of('npz', tmp_path / 'new.npz'))
-  assert sources.digest(again) == sources.digest(data)
+  same_seed = load(knobs_of('npz', tmp_path / 'new.npz'))
+  assert sources.digest(same_seed) == sources.digest(data)
   plain = data._replace(validation_images=None, validation_labels=None)
   assert sources.digest(plain) != sources.digest(data)
 
 
 def test_users_have_examples_for_validation_beside_them(tmp_path, capsys):
-  held = federations.make_federation(seed=3)['train']
-  given = federations.huggingface(tmp_path, FOUND | {'validation': held})
-  data, out = load(given), tmp_path / 'new'
+  validation = federations.make_federation(seed=3)['train']
+  knobs = federations.huggingface(tmp_path, FEDERATION | {'validation': validation})
+  data, out = load(knobs), tmp_path / 'new'
   (tmp_path / 'plain').mkdir()
-  plain = load(federations.huggingface(tmp_path / 'plain', FOUND))
+  plain = load(federations.huggingface(tmp_path / 'plain', FEDERATION))
   for split in ('train', 'test'):
     np.testing.assert_equal(by_user(data, split), by_user(plain, split))
-  images, labels = layouts.together({'train': held})['train']
-  found = as_rows(data.validation_images, data.validation_labels)
-  assert sorted(found) == sorted(as_rows(images, labels))
-  assert convert.main([*flags(given), f'--out={out}']) == ExitCode.DONE
+  images, labels = layouts.together({'train': validation})['train']
+  rows = as_rows(data.validation_images, data.validation_labels)
+  assert sorted(rows) == sorted(as_rows(images, labels))
+  assert convert.main([*flags(knobs), f'--out={out}']) == ExitCode.DONE
   assert f'are left out of records; --out={out}.npz' in capsys.readouterr().err
-  assert convert.main([*flags(given), f'--out={out}.npz']) == ExitCode.DONE
+  assert convert.main([*flags(knobs), f'--out={out}.npz']) == ExitCode.DONE
   assert sources.digest(load(knobs_of('npz', f'{out}.npz'))) == sources.digest(data)
   words = [*flags(knobs_of('npz', f'{out}.npz')), f'--out={out}-2']
   assert convert.main(words) == ExitCode.DONE

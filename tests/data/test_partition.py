@@ -32,28 +32,28 @@ OWN = {'beta', 'balance', 'classes_per_client', 'noise_sigma'}
 NAMES = tuple(TAKES)
 
 
-def skewed(name='dirichlet', labels=LABELS, **changes):
+def dealt(name='dirichlet', labels=LABELS, **changes):
   unused = OWN - set(TAKES.get(name, ()))
   knobs = {n: v for n, v in (OPTIONS | changes).items() if n not in unused}
   return partition.make(name, labels, **knobs)
 
 
-def make(name='dirichlet', labels=LABELS, **changes):
-  return skewed(name, labels, **changes).partition
+def partition_of(name='dirichlet', labels=LABELS, **changes):
+  return dealt(name, labels, **changes).partition
 
 
 @pytest.mark.parametrize('name', NAMES)
 def test_each_seed_has_its_own_partition_in_ascending_order(name):
   # With quantity skew, the smallest of 6 Dirichlet(0.5) shares is hardly ever 50.
   least = 20 if name == 'quantity' else 50
-  splits = [make(name, min_size=least, seed=seed) for seed in range(50)]
+  splits = [partition_of(name, min_size=least, seed=seed) for seed in range(50)]
   assert len({split.indices.tobytes() for split in splits}) == 50
-  again = make(name, min_size=least, seed=49)
-  assert all(map(np.array_equal, again, splits[-1]))
-  assert (again.indices.dtype, again.offsets.dtype) == (np.int32, np.int64)
+  same = partition_of(name, min_size=least, seed=49)
+  assert all(map(np.array_equal, same, splits[-1]))
+  assert (same.indices.dtype, same.offsets.dtype) == (np.int32, np.int64)
   assert min(split.sizes.min() for split in splits) >= least
   for i in range(6):
-    assert np.all(np.diff(again.client(i)) > 0)
+    assert np.all(np.diff(same.client(i)) > 0)
 
 
 def largest_of_plain_dirichlet(rng, *, balance):
@@ -62,21 +62,23 @@ def largest_of_plain_dirichlet(rng, *, balance):
   Shares of all clients are drawn, and those of the full ones set to 0.
   """
   while True:
-    held = np.zeros(10)
+    sizes = np.zeros(10)
     for _ in range(10):
       shares = rng.dirichlet([0.1] * 10)
       if balance:
-        shares = np.where(held < 5000, shares, 0.0)
-      held += 5000 * shares / shares.sum()
-    if held.min() >= 10:
-      return held.max()
+        shares = np.where(sizes < 5000, shares, 0.0)
+      sizes += 5000 * shares / shares.sum()
+    if sizes.min() >= 10:
+      return sizes.max()
 
 
 @pytest.mark.parametrize('balance', [True, False])
 def test_the_largest_client_is_as_large_as_by_independent_draws(balance):
   labels = np.repeat(np.arange(10), 5000)
   knobs = {'num_clients': 10, 'beta': 0.1, 'min_size': 10, 'balance': balance}
-  ours = [make(labels=labels, seed=seed, **knobs).sizes.max() for seed in range(60)]
+  ours = [
+    partition_of(labels=labels, seed=seed, **knobs).sizes.max() for seed in range(60)
+  ]
   rng = np.random.default_rng(0)
   truth = [largest_of_plain_dirichlet(rng, balance=balance) for _ in range(600)]
   error = np.std(truth) * (1 / 60 + 1 / 600) ** 0.5
@@ -93,7 +95,7 @@ def test_only_balanced_a_client_with_its_share_gets_no_more():
   labels = np.array([0, 1, 0, 1, 0, 1, 0, 1])
   for balance, sizes in ((True, {4}), (False, {4, 8})):
     knobs = {'num_clients': 2, 'beta': 1e-9, 'balance': balance, 'min_size': 0}
-    splits = [make(labels=labels, seed=seed, **knobs) for seed in range(40)]
+    splits = [partition_of(labels=labels, seed=seed, **knobs) for seed in range(40)]
     largest = [split.sizes.max() for split in splits]
     assert set(largest) == sizes
     assert balance or 10 <= largest.count(8) <= 30
@@ -107,7 +109,7 @@ def test_mean_share_of_a_class_is_even():
   # The first class meets no cap, so by symmetry each client expects 60 / 6 = 10 of it.
   # Var(share) = (1/6)(5/6) / (6 * 0.5 + 1) = 0.0347: over 400 seeds the mean of 60 *
   # share has standard error 60 * 0.186 / 20 = 0.56. Four of them: 2.2.
-  splits = [make(min_size=0, seed=seed) for seed in range(400)]
+  splits = [partition_of(min_size=0, seed=seed) for seed in range(400)]
   counts = np.mean([partition.class_counts(s, LABELS, 10)[:, 0] for s in splits], 0)
   np.testing.assert_allclose(counts, 10, atol=2.2)
 
@@ -116,13 +118,13 @@ def test_examples_of_a_class_are_shuffled():
   # If examples were dealt in stored order, client 0 would own the first ones of class
   # 0.
   members = np.flatnonzero(LABELS == 0)
-  owned = [np.isin(members, make(seed=seed).client(0)) for seed in range(100)]
-  early, late = np.split(np.mean(owned, axis=0), 2)
-  assert abs(early.mean() - late.mean()) < 0.05
+  owned = [np.isin(members, partition_of(seed=seed).client(0)) for seed in range(100)]
+  early, later = np.split(np.mean(owned, axis=0), 2)
+  assert abs(early.mean() - later.mean()) < 0.05
 
 
 def test_iid_sizes_differ_by_at_most_one():
-  split = make('iid', num_clients=7)
+  split = partition_of('iid', num_clients=7)
   # 600 = 7 * 85 + 5
   assert sorted(split.sizes) == [85, 85, 86, 86, 86, 86, 86]
   # A client expects 8.6 examples of each class, with a standard deviation of 2.8.
@@ -142,9 +144,9 @@ def test_class_counts_by_hand():
 def test_too_few_examples_is_refused(name):
   message = r'6 clients with at least 101 examples need 606, and there are 600: .*'
   with pytest.raises(UsageError, match=message + 'num_clients'):
-    make(name, min_size=101)
+    partition_of(name, min_size=101)
   if name in ('iid', 'noise'):
-    assert make(name, min_size=100).sizes.tolist() == [100] * 6
+    assert partition_of(name, min_size=100).sizes.tolist() == [100] * 6
 
 
 # With one class for each client, of 10 and 90 examples, one client owns 10 in any draw.
@@ -152,21 +154,21 @@ ONE_OF_50 = {'num_clients': 2, 'classes_per_client': 1, 'min_size': 50}
 
 
 @pytest.mark.parametrize(
-  ('name', 'labels', 'knobs', 'told'),
+  ('name', 'labels', 'knobs', 'message'),
   [
     ('dirichlet', LABELS, {'beta': 0.01, 'min_size': 99}, r'beta=0\.01 gave \d of 6'),
     ('shards', np.repeat([0, 1], [10, 90]), ONE_OF_50, 'per_client=1 gave 1 of 2'),
   ],
 )
-def test_a_rule_gives_up_with_the_numbers(name, labels, knobs, told, monkeypatch):
+def test_a_rule_gives_up_with_the_numbers(name, labels, knobs, message, monkeypatch):
   monkeypatch.setattr(base, 'MAX_ATTEMPTS', 5)
-  found = (
-    rf'^--config\.partition\..*{told} clients fewer than {knobs["min_size"]} of '
+  full_message = (
+    rf'^--config\.partition\..*{message} clients fewer than {knobs["min_size"]} of '
     rf'{len(labels)} examples in the last of 5 draws: change it, or lower '
     r'--config\.partition\.min_size or --config\.num_clients\.$'
   )
-  with pytest.raises(UsageError, match=found):
-    make(name, labels, **knobs)
+  with pytest.raises(UsageError, match=full_message):
+    partition_of(name, labels, **knobs)
 
 
 # Labels as a data set may have them: few or many, classes missing, one class only.
@@ -189,7 +191,7 @@ def test_any_valid_knobs_give_a_partition_or_one_line_that_names_a_knob(
 ):
   complaint = None
   try:
-    split = make(name, labels, min_size=min_size, **knobs)
+    split = partition_of(name, labels, min_size=min_size, **knobs)
   except UsageError as error:
     complaint = str(error)
   if complaint:
@@ -247,13 +249,13 @@ def test_what_does_not_divide_goes_to_those_that_hold_least():
   # If the first client always took the odd one, they would be 9 and 6.
   knobs = {'num_clients': 2, 'classes_per_client': 3, 'min_size': 1}
   for seed in range(20):
-    split = make('shards', np.repeat([0, 1, 2], 5), seed=seed, **knobs)
+    split = partition_of('shards', np.repeat([0, 1, 2], 5), seed=seed, **knobs)
     assert sorted(split.sizes) == [7, 8]
 
 
 def test_shards_shuffle_a_class():
   # Dealt in stored order, each run of 6 examples would go to 6 different clients.
-  split = make('shards', classes_per_client=10)
+  split = partition_of('shards', classes_per_client=10)
   owners = np.empty(len(LABELS), int)
   owners[split.indices] = np.repeat(np.arange(6), split.sizes)
   runs = owners[LABELS == 0].reshape(10, 6)
@@ -274,14 +276,14 @@ def test_shards_shuffle_a_class():
 )
 def test_shards_that_cannot_be_are_refused(changes, message):
   with refused(UsageError, message):
-    make('shards', **changes)
+    partition_of('shards', **changes)
 
 
 # --- quantity -------------------------------------------------------------------------
 
 
 def test_quantity_is_its_first_good_draw_where_there_is_one():
-  few = {'num_clients': 6, 'beta': 0.5, 'min_size': 20}
+  options = {'num_clients': 6, 'beta': 0.5, 'min_size': 20}
   for seed in range(40):
     attempts = (host_rng(seed, Purpose.PARTITION, a) for a in range(1000))
     for rng in attempts:
@@ -291,7 +293,7 @@ def test_quantity_is_its_first_good_draw_where_there_is_one():
       owners = rng.permutation(np.repeat(np.arange(6), counts))
       if counts.min() >= 20:
         break
-    split = make('quantity', seed=seed, **few)
+    split = partition_of('quantity', seed=seed, **options)
     assert split.sizes.tolist() == counts.tolist()
     for client in range(6):
       assert split.client(client).tolist() == np.flatnonzero(owners == client).tolist()
@@ -300,10 +302,10 @@ def test_quantity_is_its_first_good_draw_where_there_is_one():
 def test_quantity_sets_aside_what_everyone_needs_if_no_draw_is_good():
   labels = np.zeros(10_000, int)
   # All examples are set aside, 10 for each client, and none is left to share.
-  even = make('quantity', labels, num_clients=1000, beta=0.5, min_size=10)
-  assert even.sizes.tolist() == [10] * 1000
+  equal = partition_of('quantity', labels, num_clients=1000, beta=0.5, min_size=10)
+  assert equal.sizes.tolist() == [10] * 1000
   # 9,000 examples are shared by the Dirichlet shares of another draw.
-  split = make('quantity', labels, num_clients=1000, beta=0.5, min_size=1)
+  split = partition_of('quantity', labels, num_clients=1000, beta=0.5, min_size=1)
   rest = host_rng(0, Purpose.PARTITION, base.MAX_ATTEMPTS).dirichlet([0.5] * 1000)
   np.testing.assert_allclose(split.sizes - 1, 9000 * rest, atol=1)
 
@@ -314,8 +316,8 @@ GREY = np.full((600, 6, 5, 2), 128, np.uint8)
 
 
 def test_noise_rises_over_the_clients():
-  split = make('noise')
-  assert all(map(np.array_equal, split, make('iid')))
+  split = partition_of('noise')
+  assert all(map(np.array_equal, split, partition_of('iid')))
   noisy = feature_skew.add_noise(GREY, split, noise_sigma=0.12, seed=0)
   assert noisy.dtype == np.uint8
   assert noisy.shape == GREY.shape
@@ -324,9 +326,9 @@ def test_noise_rises_over_the_clients():
   for i in range(6):
     # 0.12 * 255 = 30.6 for the last of 6 clients; rounding adds a variance of 1 / 12.
     # 100 images of 60 pixels: a standard error of 1 / sqrt(2 * 6000) = 0.9 %.
-    wanted = np.sqrt((30.6 * (i + 1) / 6) ** 2 + 1 / 12)
-    assert apart[split.client(i)].std() == pytest.approx(wanted, rel=0.04)
-    assert abs(apart[split.client(i)].mean()) < 4 * wanted / np.sqrt(6000)
+    deviation = np.sqrt((30.6 * (i + 1) / 6) ** 2 + 1 / 12)
+    assert apart[split.client(i)].std() == pytest.approx(deviation, rel=0.04)
+    assert abs(apart[split.client(i)].mean()) < 4 * deviation / np.sqrt(6000)
 
 
 def test_noise_is_rounded_to_the_nearest_and_clipped():
@@ -345,24 +347,25 @@ def test_noise_of_an_example_is_its_own():
     return feature_skew.add_noise(GREY, split, noise_sigma=0.1, seed=seed)
 
   # The only client and the last of two have the same level.
-  one, half = noisy([]), noisy([250])
-  np.testing.assert_array_equal(half[250:], one[250:])
-  assert not (half[:250] == one[:250]).all()
+  of_one_client, of_two_clients = noisy([]), noisy([250])
+  np.testing.assert_array_equal(of_two_clients[250:], of_one_client[250:])
+  assert not (of_two_clients[:250] == of_one_client[:250]).all()
   # No two examples have the same noise, even in different blocks.
-  assert len({image.tobytes() for image in one}) == 600
-  np.testing.assert_array_equal(one, noisy([]))
-  assert not (one == noisy([], seed=4)).all()
+  assert len({image.tobytes() for image in of_one_client}) == 600
+  np.testing.assert_array_equal(of_one_client, noisy([]))
+  assert not (of_one_client == noisy([], seed=4)).all()
 
 
 def test_only_noise_changes_what_clients_see():
   for name in NAMES:
-    split, see = skewed(name)
-    assert (see(GREY, split) is GREY) == (name != 'noise')
+    split, image_view = dealt(name)
+    assert (image_view(GREY, split) is GREY) == (name != 'noise')
   np.testing.assert_array_equal(
-    see(GREY, split), feature_skew.add_noise(GREY, split, noise_sigma=0.1, seed=0)
+    image_view(GREY, split),
+    feature_skew.add_noise(GREY, split, noise_sigma=0.1, seed=0),
   )
-  split, see = skewed('noise', noise_sigma=0.0)
-  np.testing.assert_array_equal(see(GREY, split), GREY)
+  split, image_view = dealt('noise', noise_sigma=0.0)
+  np.testing.assert_array_equal(image_view(GREY, split), GREY)
 
 
 # --- many clients ---------------------------------------------------------------------
@@ -373,7 +376,7 @@ def test_hundred_thousand_clients_are_dealt_in_seconds(name):
   labels = np.random.default_rng(0).integers(0, 10, 500_000)
   num_clients = 20_000 if name == 'dirichlet' else 100_000
   begin = time.process_time()
-  split = make(name, labels, num_clients=num_clients, min_size=1)
+  split = partition_of(name, labels, num_clients=num_clients, min_size=1)
   partition.class_counts(split, labels, 10)
   assert time.process_time() - begin < 5  # 0.3 where this was written
   assert len(split.sizes) == num_clients
@@ -384,7 +387,7 @@ def test_hopeless_draws_are_refused_after_the_first():
   labels = np.random.default_rng(0).integers(0, 10, 50_000)
   message = r'beta=0\.5 gave (\d+) of 10000 clients .* in the last of 1 draws'
   with pytest.raises(UsageError, match=message) as caught:
-    make('dirichlet', labels, num_clients=10_000, min_size=5)
+    partition_of('dirichlet', labels, num_clients=10_000, min_size=5)
   assert int(re.search(message, str(caught.value))[1]) > base.HOPELESS
 
 
@@ -392,4 +395,4 @@ def test_a_draw_with_a_few_clients_below_is_followed_by_others():
   # Some 20 of 400 clients with 25 examples each on average have fewer than 12.
   labels = np.random.default_rng(0).integers(0, 10, 10_000)
   with pytest.raises(UsageError, match='in the last of 1000 draws'):
-    make('dirichlet', labels, num_clients=400, min_size=12)
+    partition_of('dirichlet', labels, num_clients=400, min_size=12)

@@ -75,12 +75,12 @@ def test_a_pickle_that_is_not_trusted_runs_nothing(
 ):
   monkeypatch.chdir(tmp_path)
   options = layout(tmp_path, FEDERATION) | {'data.trust_pickles': False}
-  place = tmp_path / 'set' / PICKLED_LAYOUTS[layout]
-  replace_by_pickle(place, EXPLOITS[exploit])
+  path = tmp_path / 'set' / PICKLED_LAYOUTS[layout]
+  replace_by_pickle(path, EXPLOITS[exploit])
   assert convert.main([*flags(options), '--out=out']) == ExitCode.USAGE
   (line,) = capsys.readouterr().err.splitlines()
   assert line.startswith('--config.data.trust_pickles=false: ')
-  assert str(place.parent) in line
+  assert str(path.parent) in line
   assert '--config.data.trust_pickles=true' in line
   assert not (tmp_path / 'pwned').exists()
   assert not (tmp_path / 'out').exists()

@@ -54,7 +54,7 @@ def test_fashion_mnist_is_learnt_as_fast_as_elsewhere(tmp_path, algorithm):
   assert [line['num_examples'] for line in rounds] == [60_000] * 3
   losses = [line['supervised_loss'] for line in rounds]
   assert losses[0] > losses[1] > losses[2]
-  seen = [line['train_accuracy'] for line in rounds]
-  assert seen[0] < seen[1] < seen[2]
+  train_accuracies = [line['train_accuracy'] for line in rounds]
+  assert train_accuracies[0] < train_accuracies[1] < train_accuracies[2]
   accuracies = [line['test_accuracy'] for line in rounds]
   np.testing.assert_allclose(accuracies, ELSEWHERE[algorithm], rtol=0, atol=BAND)

@@ -12,58 +12,60 @@ from moon_jax.data.errors import DataError
 from moon_jax.data.federated import records, users
 from tests.data import federations, layouts
 from tests.data.federations import flags, load
-from tests.data.test_federated import FOUND
 from tests.refusals import refused
 
+FEDERATION = federations.make_federation()
 
-def converted(folder, layout, found=FOUND):
+
+def converted(folder, layout, federation=FEDERATION):
   """The source that `layout` wrote, and the records made of it."""
-  knobs = layout(folder, found)
+  knobs = layout(folder, federation)
   out = folder / 'records'
   words = [*flags(knobs), f'--out={out}']
   assert convert.main(words) == ExitCode.DONE
   return knobs, {'data.source': 'records', 'data.path': str(out)}
 
 
-def channels_first(folder, found):
-  return layouts.pfllib(folder, federations.in_colour(found))
+def channels_first(folder, federation):
+  return layouts.pfllib(folder, federations.in_colour(federation))
 
 
 LAYOUTS = (*federations.LAYOUTS, channels_first)
 
 
-@pytest.mark.parametrize('layout', LAYOUTS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize('layout', LAYOUTS, ids=lambda layout: layout.__name__)
 def test_the_records_are_what_the_source_has(layout, tmp_path, capsys):
   knobs, stored = converted(tmp_path, layout)
-  told = capsys.readouterr().out
-  assert told == f'{tmp_path}/records: 4 clients with 52 training examples\n'
+  output = capsys.readouterr().out
+  assert output == f'{tmp_path}/records: 4 clients with 52 training examples\n'
   memory, disk = load(knobs), load(stored)
   assert disk.clients.tolist() == memory.clients.tolist()
   sizes = np.bincount(memory.train_clients)
   assert disk.stored.sizes.tolist() == sizes.tolist()
-  wanted = [
+  class_counts = [
     np.bincount(memory.train_labels[memory.train_clients == i], minlength=4).tolist()
     for i in range(4)
   ]
-  assert disk.stored.class_counts.tolist() == wanted
+  assert disk.stored.class_counts.tolist() == class_counts
   for name in ('test_images', 'test_labels', 'test_clients', 'mean', 'std'):
     np.testing.assert_array_equal(getattr(disk, name), getattr(memory, name))
   chosen = np.array([2, 0, 3])
   for client, (images, labels) in zip(
     chosen, disk.stored.read(disk.stored.records[chosen]), strict=True
   ):
-    mine = memory.train_clients == client
-    np.testing.assert_array_equal(images, memory.train_images[mine])
-    np.testing.assert_array_equal(labels, memory.train_labels[mine])
+    is_owned = memory.train_clients == client
+    np.testing.assert_array_equal(images, memory.train_images[is_owned])
+    np.testing.assert_array_equal(labels, memory.train_labels[is_owned])
 
 
 def test_the_same_users_are_kept_as_of_data_in_memory(tmp_path):
   knobs, stored = converted(tmp_path, federations.hdf5)
   for limit, min_size in ((0, 5), (0, 10), (12, 1), (25, 5), (1, 1)):
-    (memory, dropped), (disk, same) = (
-      users.without_small(load(one, limit=limit), min_size) for one in (knobs, stored)
+    memory, num_left_out = users.without_small(load(knobs, limit=limit), min_size)
+    disk, num_left_out_of_disk = users.without_small(
+      load(stored, limit=limit), min_size
     )
-    assert dropped == same
+    assert num_left_out == num_left_out_of_disk
     assert disk.clients.tolist() == memory.clients.tolist()
     assert users.sizes_of(disk).tolist() == users.sizes_of(memory).tolist()
     for name in ('test_images', 'test_labels', 'test_clients'):
@@ -77,33 +79,33 @@ def test_the_same_users_are_kept_as_of_data_in_memory(tmp_path):
 
 def test_the_digest_is_of_every_record(tmp_path):
   digests = set()
-  for place, change in enumerate([None, 'pixel', 'label', 'name']):
-    found = federations.make_federation()
-    images, labels = found['train']['f0001_41']
+  for number, change in enumerate([None, 'pixel', 'label', 'name']):
+    federation = federations.make_federation()
+    images, labels = federation['train']['f0001_41']
     if change == 'pixel':
       images[0, 0, 0] ^= 1
     elif change == 'label':
       labels[:2] = labels[1::-1]
     elif change == 'name':
-      found['train']['f0001_42'] = found['train'].pop('f0001_41')
-    folder = tmp_path / str(place)
+      federation['train']['f0001_42'] = federation['train'].pop('f0001_41')
+    folder = tmp_path / str(number)
     folder.mkdir()
-    _, stored = converted(folder, federations.files, found)
+    _, stored = converted(folder, federations.files, federation)
     digests.add(sources.digest(load(stored)))
   assert len(digests) == 4
 
 
 @pytest.fixture(scope='module')
-def _made(tmp_path_factory):
+def _records(tmp_path_factory):
   folder = tmp_path_factory.mktemp('made')
   converted(folder, federations.hdf5)
   return folder / 'records'
 
 
 @pytest.fixture
-def folder(_made, tmp_path):
+def folder(_records, tmp_path):
   """A federation that a test may damage."""
-  return pathlib.Path(shutil.copytree(_made, tmp_path / 'records'))
+  return pathlib.Path(shutil.copytree(_records, tmp_path / 'records'))
 
 
 def read_all(folder):
@@ -140,7 +142,7 @@ def test_sizes_that_the_records_do_not_have_are_one_line(folder):
     read_all(folder)
 
 
-def test_a_made_up_federation(tmp_path, capsys):
+def test_a_records_up_federation(tmp_path, capsys):
   out = tmp_path / 'made'
   assert convert.main([f'--out={out}', '--synthetic=30x7']) == ExitCode.DONE
   assert capsys.readouterr().out == f'{out}: 30 clients with 210 training examples\n'
@@ -173,14 +175,14 @@ def test_bad_command_lines(words, line, tmp_path, monkeypatch, capsys):
 
 
 def test_labels_with_a_gap_are_refused_and_nothing_is_left(tmp_path, capsys):
-  found = federations.make_federation()
-  for _, labels in found['train'].values():
+  federation = federations.make_federation()
+  for _, labels in federation['train'].values():
     labels[labels == 2] = 1
-  knobs = federations.hdf5(tmp_path, found)
+  knobs = federations.hdf5(tmp_path, federation)
   words = [*flags(knobs), f'--out={tmp_path / "out"}']
   assert convert.main(words) == ExitCode.USAGE
-  wanted = 'train_y holds no 2; number the classes from 0 without gaps'
-  assert wanted in capsys.readouterr().err
+  message = 'train_y holds no 2; number the classes from 0 without gaps'
+  assert message in capsys.readouterr().err
   assert not list(tmp_path.glob('out*'))
 
 

@@ -49,14 +49,14 @@ def mnist_of_tfds(folder, federation):
 # --- what is broken -------------------------------------------------------------------
 
 
-def nothing(path):
+def break_nothing(path):
   """Breaks nothing: the options are wrong."""
 
 
 def remove(pattern):
   def change(path):
-    for found in sorted(path.glob(pattern)):
-      shutil.rmtree(found) if found.is_dir() else found.unlink()
+    for match in sorted(path.glob(pattern)):
+      shutil.rmtree(match) if match.is_dir() else match.unlink()
 
   return change
 
@@ -246,20 +246,20 @@ FOREIGN = [
   row(layouts.imagefolder, remove('train/ant'), "'ant'"),
   row(layouts.imagefolder, write('train/eel/a.gif'), "'eel'"),
   row(layouts.imagefolder, write('train/ant/a.bmp', b'BM'), 'ant/a.bmp'),
-  row(layouts.imagefolder, nothing, 'data.test_fraction', test_fraction=0.1),
+  row(layouts.imagefolder, break_nothing, 'data.test_fraction', test_fraction=0.1),
   row(layouts.imagefolder, write('train/ant/x/a.jpg'), "'ant'", "'x'"),
   row(layouts.imagefolder, copy('train', 'Train_images'), 'train', 'Train_images'),
   row(layouts.tiny_imagenet, write('val/val_annotations.txt', b'a'), 'ValueError'),
   row(layouts.domainnet, write('f_train.txt', b'a/b 0'), 'folder of images by class'),
   row(layouts.domainnet, write('f_train.txt', b'a/ant/b 3'), 'f_train.txt', "'ant'"),
-  row(layouts.mnist, nothing, "data.name='fashon_mnist'", name='fashon_mnist'),
+  row(layouts.mnist, break_nothing, "data.name='fashon_mnist'", name='fashon_mnist'),
   row(layouts.mnist, remove('MNIST'), 'mnist', 'MNIST/raw'),
   row(layouts.mnist, cut(IDX_IMAGES, 1), 'train-images-idx3-ubyte'),
   row(layouts.cifar10, cut(BATCH, 9), 'cifar10', 'EOFError'),
   row(layouts.cifar10, write(BATCH, pickle.dumps(print)), 'items'),
   row(layouts.cifar10, write(BATCH, pickle.dumps({})), "'data'"),
   row(layouts.parquet, remove('data'), 'train', 'test'),
-  row(layouts.parquet, nothing, 'img', 'data.label', label='it'),
+  row(layouts.parquet, break_nothing, 'img', 'data.label', label='it'),
   row(layouts.parquet, remove('data/test-00001*'), 'test', '[0]', '2'),
   row(layouts.parquet, remove('data/test*'), 'train_test_split'),
   row(layouts.leaf, write(LEAF_FILE, b'[1'), LEAF_FILE),
@@ -314,9 +314,9 @@ USER_FILES = [
   (ONE_IMAGE | {'client': np.array(7)}, "'7'", 'numbers', 'text'),
 ]
 HUGGINGFACE = [
-  row(federations.huggingface, nothing, "'x'", 'image, character', client='x'),
-  row(federations.huggingface, nothing, 'character', 'data.label', label=''),
-  row(federations.huggingface, nothing, "'image'", client='image'),
+  row(federations.huggingface, break_nothing, "'x'", 'image, character', client='x'),
+  row(federations.huggingface, break_nothing, 'character', 'data.label', label=''),
+  row(federations.huggingface, break_nothing, "'image'", client='image'),
   row(federations.huggingface, remove('t*'), 'train', 'test'),
   row(federations.huggingface, cut('train/*.arrow', 500), 'saved'),
 ]

@@ -12,6 +12,7 @@ from moon_jax.data import sources
 from moon_jax.data import tfds as tfds_source
 from moon_jax.data.errors import DataError
 from moon_jax.data.pixels import pixel_statistics
+from tests.data.federations import as_rows
 from tests.refusals import refused
 
 PREPARED = pathlib.Path(__file__).parents[3] / 'shared/data/tfds'
@@ -58,11 +59,7 @@ def test_digits():
   original = np.rint(digits.images * 255 / 16).astype(np.uint8)
   images = np.concatenate([dataset.train_images, dataset.test_images])
   labels = np.concatenate([dataset.train_labels, dataset.test_labels])
-  ours, wanted = (
-    sorted((x.tobytes(), int(y)) for x, y in zip(*pair, strict=True))
-    for pair in ((images, labels), (original, digits.target))
-  )
-  assert ours == wanted
+  assert as_rows(images, labels) == as_rows(original, digits.target)
 
 
 # --- npz ------------------------------------------------------------------------------
@@ -70,20 +67,19 @@ def test_digits():
 
 def arrays(**changes):
   """Sorted by class: 3 classes, 20 training and 10 test examples of each."""
-  good = {
+  defaults = {
     'train_x': np.zeros((60, 4, 5, 3), np.uint8),
     'train_y': np.repeat(np.arange(3), 20),
     'test_x': np.zeros((30, 4, 5, 3), np.uint8),
     'test_y': np.repeat(np.arange(3), 10),
   }
-  return good | changes
+  return defaults | changes
 
 
 def write(folder, **changes):
-  """Writes the good arrays with changes; an array changed to None is left out."""
+  """Writes the arrays with changes; returns the path."""
   path = folder / 'my_set.npz'
-  kept = {name: a for name, a in arrays(**changes).items() if a is not None}
-  np.savez(path, **kept)
+  np.savez(path, **arrays(**changes))
   return str(path)
 
 
@@ -94,8 +90,8 @@ def test_npz(shape, tmp_path):
   dataset = load('npz', path=write(tmp_path, **images))
   check_dataset(dataset)
   assert (dataset.name, dataset.num_classes) == ('my_set', 3)
-  found = dataset.train_images
-  np.testing.assert_array_equal(found.reshape(train_x.shape), train_x)
+  images = dataset.train_images.reshape(train_x.shape)
+  np.testing.assert_array_equal(images, train_x)
   np.testing.assert_array_equal(dataset.test_labels, np.repeat([0, 1, 2], 10))
 
 
@@ -119,14 +115,14 @@ def test_limit_is_a_fixed_random_subset(tmp_path):
   # Every training image shows its own number.
   train_x = np.full((60, 4, 5, 3), np.arange(60)[:, None, None, None], np.uint8)
   path = write(tmp_path, train_x=train_x, test_x=np.full((30, 4, 5, 3), 255, np.uint8))
-  small, again, large = (load('npz', path=path, limit=n) for n in (20, 20, 40))
+  small, same, large = (load('npz', path=path, limit=n) for n in (20, 20, 40))
   check_dataset(small)
-  np.testing.assert_array_equal(small.train_images, again.train_images)
-  shown = small.train_images[:, 0, 0, 0]
-  assert len(set(shown)) == 20
-  assert set(shown) < set(large.train_images[:, 0, 0, 0])
+  np.testing.assert_array_equal(small.train_images, same.train_images)
+  rows = small.train_images[:, 0, 0, 0]
+  assert len(set(rows)) == 20
+  assert set(rows) < set(large.train_images[:, 0, 0, 0])
   # Images keep their labels, and the first 20 of class-sorted data are not the choice.
-  np.testing.assert_array_equal(small.train_labels, shown // 20)
+  np.testing.assert_array_equal(small.train_labels, rows // 20)
   assert set(small.train_labels) == set(small.test_labels) == {0, 1, 2}
   # A limit above a split's size keeps all of it.
   assert np.bincount(large.test_labels).tolist() == [10, 10, 10]
@@ -163,15 +159,15 @@ def without_tensorflow(monkeypatch):
   monkeypatch.setattr(tfds_source.importlib.util, 'find_spec', lambda name: None)
 
 
-@pytest.mark.parametrize('given', [True, False])
-def test_tfds_missing_without_tensorflow(tmp_path, monkeypatch, given):
+@pytest.mark.parametrize('has_flag', [True, False])
+def test_tfds_missing_without_tensorflow(tmp_path, monkeypatch, has_flag):
   without_tensorflow(monkeypatch)
   flag, environment = tmp_path / 'flag', tmp_path / 'environment'
   monkeypatch.setenv('TFDS_DATA_DIR', str(environment))
   with pytest.raises(DataError) as caught:
-    load('tfds', name='mnist', dir=str(flag) if given else '')
+    load('tfds', name='mnist', dir=str(flag) if has_flag else '')
   message = str(caught.value)
-  folder = flag if given else environment
+  folder = flag if has_flag else environment
   assert f"'mnist' is not prepared in {folder}/mnist/3." in message
   assert '--config.data.dir' in message
   assert 'pip install tensorflow' in message
@@ -337,7 +333,7 @@ def small_mnist(tmp_path, monkeypatch):
   return next((tmp_path / 'mnist').iterdir())
 
 
-def load_spoilt(folder):
+def load_mnist(folder):
   return load('tfds', name='mnist', dir=str(folder.parents[1]))
 
 
@@ -361,38 +357,38 @@ def test_tfds_example_that_does_not_fit(tmp_path, changes, message):
     load('tfds', name='mnist', dir=str(tmp_path))
 
 
-def same(found, expected):
-  return all(map(np.array_equal, found[1:5], expected[1:5]))
+def same(dataset, expected):
+  return all(map(np.array_equal, dataset[1:5], expected[1:5]))
 
 
 def test_a_tfds_set_is_decoded_once(small_mnist, cache, monkeypatch, tmp_path):
   moved = small_mnist.parent.rename(tmp_path / 'elsewhere')
   small_mnist.parent.symlink_to(moved)
-  expected = load_spoilt(small_mnist)
-  (kept,) = (cache / 'moon_jax/data').iterdir()
-  assert kept.stat().st_mode & 0o777 == 0o600
-  assert {f.stat().st_mode & 0o777 for f in kept.parents[:2]} == {0o700}
+  expected = load_mnist(small_mnist)
+  (cached,) = (cache / 'moon_jax/data').iterdir()
+  assert cached.stat().st_mode & 0o777 == 0o600
+  assert {f.stat().st_mode & 0o777 for f in cached.parents[:2]} == {0o700}
   with monkeypatch.context() as patched:
     patched.setattr(tfds_source, '_tfds_builder', None)  # decoding would call it
-    assert same(load_spoilt(small_mnist), expected)
+    assert same(load_mnist(small_mnist), expected)
   # The bytes differ, but not the name, size and time of change: the content is
   # compared.
   path = next(small_mnist.glob('*train.array_record*'))
-  data, about = path.read_bytes(), path.stat()
+  data, times = path.read_bytes(), path.stat()
   path.write_bytes(bytes(len(data)))
-  os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
+  os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
   with pytest.raises(DataError, match='cannot read'):
-    load_spoilt(small_mnist)
+    load_mnist(small_mnist)
   path.write_bytes(data)
-  assert same(load_spoilt(small_mnist), expected)
-  (again,) = (cache / 'moon_jax/data').iterdir()
-  assert again != kept
+  assert same(load_mnist(small_mnist), expected)
+  (new_file,) = (cache / 'moon_jax/data').iterdir()
+  assert new_file != cached
 
 
 def test_another_name_or_way_of_a_set_is_kept_beside_it(small_mnist, cache, tmp_path):
   files, folder = cache / 'moon_jax/data', small_mnist.parents[1]
-  for more in ({}, {'prepare': False}):
-    tfds_source.load_tfds('mnist', str(folder), **more)
+  for may_prepare in (True, False):
+    tfds_source.load_tfds('mnist', str(folder), prepare=may_prepare)
   assert len(list(files.iterdir())) == 1
   # TFDS finds the set, but this is not the folder that TFDS looks into.
   (folder / 'MNIST').mkdir()
@@ -402,7 +398,9 @@ def test_another_name_or_way_of_a_set_is_kept_beside_it(small_mnist, cache, tmp_
   # A set of the same name is in another folder.
   prepare(tmp_path / 'other', 'mnist', {'train': 7, 'test': 5})
   other = next((tmp_path / 'other/mnist').iterdir())
-  sizes = [len(load_spoilt(one).train_labels) for one in (small_mnist, other) * 2]
+  sizes = [
+    len(load_mnist(version).train_labels) for version in (small_mnist, other) * 2
+  ]
   assert sizes == [12, 7, 12, 7]
   assert len(list(files.iterdir())) == 2
 
@@ -412,39 +410,39 @@ def test_what_was_prepared_meanwhile_is_kept_only_where_nothing_was(
 ):
   decode = tfds_source._decode
 
-  def and_touch(*given):
+  def decode_and_touch(name, data_dir, client, prepare):
     with (small_mnist / 'more').open('a') as file:
       file.write('more')
-    return decode(*given)
+    return decode(name, data_dir, client, prepare)
 
-  monkeypatch.setattr(tfds_source, '_decode', and_touch)
+  monkeypatch.setattr(tfds_source, '_decode', decode_and_touch)
   for _ in range(2):  # the time of the file changes while it is decoded
-    load_spoilt(small_mnist)
+    load_mnist(small_mnist)
     assert not list((cache / 'moon_jax/data').iterdir())
 
 
-@pytest.mark.parametrize('place', [0, -2000, -1])
-def test_a_torn_copy_of_a_tfds_set_is_decoded_again(small_mnist, cache, place):
-  expected = load_spoilt(small_mnist)
-  (kept,) = (cache / 'moon_jax/data').iterdir()
-  whole = kept.read_bytes()
-  spoilt = bytearray(whole)
-  spoilt[len(whole) // 2] ^= 1  # among the pixels
-  for content in (whole[:place], spoilt):
-    kept.write_bytes(content)
-    assert same(load_spoilt(small_mnist), expected)
-    assert len(kept.read_bytes()) == len(whole)
+@pytest.mark.parametrize('end', [0, -2000, -1])
+def test_a_torn_copy_of_a_tfds_set_is_decoded_again(small_mnist, cache, end):
+  expected = load_mnist(small_mnist)
+  (cached,) = (cache / 'moon_jax/data').iterdir()
+  content_before = cached.read_bytes()
+  spoilt = bytearray(content_before)
+  spoilt[len(content_before) // 2] ^= 1  # among the pixels
+  for content in (content_before[:end], spoilt):
+    cached.write_bytes(content)
+    assert same(load_mnist(small_mnist), expected)
+    assert len(cached.read_bytes()) == len(content_before)
 
 
 def test_without_a_cache_folder_a_tfds_set_is_decoded(small_mnist, cache):
   (cache / 'moon_jax').write_text('no folder')
-  expected = load_spoilt(small_mnist)
-  assert same(load_spoilt(small_mnist), expected)
+  expected = load_mnist(small_mnist)
+  assert same(load_mnist(small_mnist), expected)
 
 
 def test_images_of_another_version_are_decoded_anew(small_mnist, cache, monkeypatch):
-  load_spoilt(small_mnist)
+  load_mnist(small_mnist)
   before = list((cache / 'moon_jax/data').iterdir())
   monkeypatch.setattr(tfds_source.decoded, '__version__', '0')
-  load_spoilt(small_mnist)
+  load_mnist(small_mnist)
   assert list((cache / 'moon_jax/data').iterdir()) != before

@@ -26,17 +26,17 @@ from tests.data.federations import (
 )
 from tests.data.test_sources import prepare
 
-FOUND = make_federation()
+FEDERATION = make_federation()
 
 
-def tfds(folder, found):
+def tfds(folder, federation):
   prepare(folder, 'patch_camelyon', {'train': 12, 'test': 5, 'validation': 2})
   knobs = {'data.source': 'tfds', 'data.name': 'patch_camelyon', 'data.client': 'id'}
   return knobs | {'data.dir': str(folder)}
 
 
-def records(folder, found):
-  knobs = npz(folder, found)
+def records(folder, federation):
+  knobs = npz(folder, federation)
   assert convert.main([*flags(knobs), f'--out={folder}/records']) == ExitCode.DONE
   return {'data.source': 'records', 'data.path': str(folder / 'records')}
 
@@ -91,7 +91,7 @@ def joined(folder):
 def test_links_are_followed(layout, change, tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   (folder := tmp_path / 'set').mkdir()
-  knobs = layout(folder, FOUND)
+  knobs = layout(folder, FEDERATION)
   before = sources.digest(load(knobs))
   change(folder)
   assert sources.digest(load(knobs)) == before
@@ -101,7 +101,7 @@ def test_a_change_behind_a_link_is_seen(tmp_path, monkeypatch):
   """Decoded images are kept, and decoded again after a change."""
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   (folder := tmp_path / 'set').mkdir()
-  knobs = layouts.imagefolder(folder, FOUND)
+  knobs = layouts.imagefolder(folder, FEDERATION)
   linked('set/train/*')(folder)
   before = sources.digest(load(knobs))
   first = sorted((folder / 'set/train/ant').iterdir())[0]
@@ -113,13 +113,13 @@ def decoded(column):
   """The column has paths of images, which would be opened."""
 
   def change(folder):
-    parts = datasets.load_from_disk(str(folder / 'saved'))
+    splits = datasets.load_from_disk(str(folder / 'saved'))
     (folder.parent / 'secret').write_bytes(b'of nobody')
-    paths = {one: [str(folder.parent / 'secret')] * len(parts[one]) for one in parts}
-    for split, own in parts.items():
-      own = own.remove_columns(column).add_column(column, paths[split])
-      parts[split] = own.cast_column(column, datasets.Image())
-    parts.save_to_disk(str(folder / 'new'))
+    for split, examples in splits.items():
+      paths = [str(folder.parent / 'secret')] * len(examples)
+      examples = examples.remove_columns(column).add_column(column, paths)
+      splits[split] = examples.cast_column(column, datasets.Image())
+    splits.save_to_disk(str(folder / 'new'))
     shutil.rmtree(folder / 'saved')
     (folder / 'new').rename(folder / 'saved')
 
@@ -131,7 +131,7 @@ def decoded(column):
 )
 def test_no_path_in_a_column_is_opened(layout, column, tmp_path, capsys):
   (folder := tmp_path / 'set').mkdir()
-  words = [*flags(layout(folder, FOUND)), f'--out={tmp_path}/out']
+  words = [*flags(layout(folder, FEDERATION)), f'--out={tmp_path}/out']
   decoded(column)(folder)
   capsys.readouterr()
   assert convert.main(words) == ExitCode.USAGE
