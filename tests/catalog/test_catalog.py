@@ -16,9 +16,11 @@ from moon_jax.core.types import Layers, Server
 from moon_jax.models import convolution
 
 FLAT = config.flatten(config.validate(config.defaults()))
-PARTS = [catalog.part(kind, n) for kind in catalog.KINDS for n in catalog.names(kind)]
+PARTS = [
+  catalog.part(kind, name) for kind in catalog.KINDS for name in catalog.names(kind)
+]
 # Kind -> names of the arguments that its parts are called with, beside their knobs.
-GIVEN = {
+ARGUMENTS = {
   'algorithm': set(),
   'model': {'num_classes'},
   'data': set(),
@@ -31,7 +33,7 @@ GIVEN = {
   'availability': {'sizes'},
   'attack': {'known'},
 }
-FIRST = {'params': {'encoder': {'kernel': 0.0}, 'classifier': {'kernel': 0.0}}}
+VARIABLES = {'params': {'encoder': {'kernel': 0.0}, 'classifier': {'kernel': 0.0}}}
 SUMS = Sums(vectors=np.zeros((10, 4), np.float32), counts=np.zeros(10, np.float32))
 HEAD = frozenset({('params', 'classifier', 'kernel')})
 LAYERS = Layers(HEAD | {('params', 'encoder', 'kernel')}, output=HEAD, batch_norm=HEAD)
@@ -45,48 +47,59 @@ def of_kind(kind):
   return [part for part in PARTS if part.kind == kind]
 
 
-def build(part):
-  given = {'network_layers': LAYERS} if part.has('layered') else {}
-  made = part.function(**options(part), **given)
-  if part.kind == 'algorithm' and made.examine:
-    bound = functools.partial(made.init_server, zeros=SUMS)
-    made = made._replace(init_server=bound)
-  return made
+def make_algorithm(part):
+  layers = {'network_layers': LAYERS} if part.has('layered') else {}
+  algorithm = part.function(**options(part), **layers)
+  if algorithm.examine:
+    init_server = functools.partial(algorithm.init_server, zeros=SUMS)
+    algorithm = algorithm._replace(init_server=init_server)
+  return algorithm
 
 
-MADE = [part for part in PARTS if part.make]  # two attacks have no code for uploads
+def argument_names(part):
+  """The names of the arguments that a part is called with."""
+  names = ARGUMENTS[part.kind] | set(options(part))
+  if part.has('convolutional'):
+    names.add('convolution')
+  if part.kind == 'attack':
+    names.discard('fraction')  # the fraction of attackers
+  if part.has('layered'):
+    names.add('network_layers')
+  if part.name == 'natural':
+    names.add('clients')
+  if part.name == 'tfds':
+    names.add('prepare')  # no download by loading
+  return names
 
 
-@pytest.mark.parametrize('part', MADE, ids=lambda part: f'{part.kind}-{part.name}')
-def test_the_code_takes_exactly_what_it_is_called_with(part):
-  signature = inspect.signature(part.function)
-  words = GIVEN[part.kind] | set(options(part))
-  words |= {'convolution'} if part.has('convolutional') else set()
-  words -= {'fraction'} if part.kind == 'attack' else set()  # the fraction of attackers
-  words |= {'network_layers'} if part.has('layered') else set()
-  words |= {'clients'} if part.name == 'natural' else set()
-  words |= {'prepare'} if part.name == 'tfds' else set()  # no download by loading
-  signature.bind(**dict.fromkeys(words))
-  takes = {
-    name
-    for name, parameter in signature.parameters.items()
-    if parameter.kind is not parameter.VAR_KEYWORD
-  }
-  # Flax modules and the server's Adam have more arguments, which nobody sets.
-  if part.kind not in ('model', 'server_optimizer'):
-    assert takes <= words
+@pytest.mark.parametrize('kind', catalog.KINDS)
+def test_the_code_takes_exactly_what_it_is_called_with(kind):
+  for part in of_kind(kind):
+    if part.make is None:  # two attacks have no code for uploads
+      continue
+    called_with = argument_names(part)
+    signature = inspect.signature(part.function)
+    signature.bind(**dict.fromkeys(called_with))
+    parameters = {
+      name
+      for name, parameter in signature.parameters.items()
+      if parameter.kind is not parameter.VAR_KEYWORD
+    }
+    # Flax modules and the server's Adam have more arguments, which nobody sets.
+    if kind not in ('model', 'server_optimizer'):
+      assert parameters <= called_with, part.name
 
 
 def test_every_kind_is_here():
-  assert GIVEN.keys() == catalog.KINDS.keys()
+  assert ARGUMENTS.keys() == catalog.KINDS.keys()
   assert all(part.title for part in of_kind('algorithm'))
 
 
 def test_every_knob_is_decided_by_what_exists():
   for name, knob in catalog.every_knob().items():
     for kind, trait in knob.needs:
-      having = [part.name for part in of_kind(kind) if part.has(trait)]
-      assert having, f'{name} is used by nobody: no {kind} has {trait}'
+      users = [part.name for part in of_kind(kind) if part.has(trait)]
+      assert users, f'{name} is used by nobody: no {kind} has {trait}'
 
 
 # --- traits ---------------------------------------------------------------------------
@@ -94,24 +107,24 @@ def test_every_knob_is_decided_by_what_exists():
 
 @pytest.mark.parametrize('part', of_kind('algorithm'), ids=lambda part: part.name)
 def test_traits_of_an_algorithm_are_those_of_its_functions(part):
-  made = build(part)
+  algorithm = make_algorithm(part)
   # An algorithm that shares models, or broadcasts none, has no server.
-  weights = jax.tree.map(lambda leaf: 'weights', FIRST)
-  sent = made.broadcast(Server(weights, made.init_server(FIRST)))
-  sends = any(isinstance(leaf, str) for leaf in jax.tree.leaves(sent))
-  served = made.share is None and sends
-  assert part.has('served') == served
-  assert part.has('decentralized') == (made.share is not None)
+  marked = jax.tree.map(lambda leaf: 'weights', VARIABLES)
+  sent = algorithm.broadcast(Server(marked, algorithm.init_server(VARIABLES)))
+  sends_weights = any(isinstance(leaf, str) for leaf in jax.tree.leaves(sent))
+  has_server = algorithm.share is None and sends_weights
+  assert part.has('served') == has_server
+  assert part.has('decentralized') == (algorithm.share is not None)
   assert part.has('several_clients') == (part.name != 'centralized')
-  received = made.broadcast(Server(FIRST, made.init_server(FIRST)))
-  frozen = made.frozen(received, made.init_client(FIRST))
+  received = algorithm.broadcast(Server(VARIABLES, algorithm.init_server(VARIABLES)))
+  frozen = algorithm.frozen(received, algorithm.init_client(VARIABLES))
   assert part.has('contrastive') == bool(frozen)
 
 
 @pytest.mark.parametrize('part', of_kind('model'), ids=lambda part: part.name)
 def test_traits_of_a_model_are_those_of_its_network(part):
-  takes = inspect.signature(part.function).parameters
-  assert part.has('convolutional') == ('convolution' in takes)
+  parameters = inspect.signature(part.function).parameters
+  assert part.has('convolutional') == ('convolution' in parameters)
   network = models.make(
     part.name, image_shape=(32, 32, 3), num_classes=10, **options(part)
   )
@@ -123,7 +136,7 @@ def test_the_forms_of_convolutions_are_those_that_there_are():
   assert set(words) == {'auto', *convolution.FORMS}
 
 
-# --- cost -----------------------------------------------------------------------------
+# --- messages and cost ----------------------------------------------------------------
 
 
 def test_messages_of_rules_keep_the_case_of_words():

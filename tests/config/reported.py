@@ -47,8 +47,8 @@ COMMON = {
 
 def rows() -> list[dict[str, str]]:
   """A mapping for each row, by the words of the first."""
-  names, *lines = filter(None, TABLE.splitlines())
-  names = names.split()
-  last = len(names) - 1
-  found = [line.split(maxsplit=last) for line in lines]
-  return [dict(zip(names, cells, strict=True)) for cells in found]
+  head, *lines = filter(None, TABLE.splitlines())
+  columns = head.split()
+  # The last column may hold several figures.
+  rows_of_cells = [line.split(maxsplit=len(columns) - 1) for line in lines]
+  return [dict(zip(columns, cells, strict=True)) for cells in rows_of_cells]

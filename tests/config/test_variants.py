@@ -34,7 +34,8 @@ def image_shape(flat):
   if flat['data.source'] == 'imagefolder':  # Tiny-ImageNet
     return (64, 64, 3), 200
   shape = (28, 28, 1) if 'mnist' in flat['data.name'] else (32, 32, 3)
-  return shape, 100 if flat['data.name'] == 'cifar100' else 10
+  num_classes = 100 if flat['data.name'] == 'cifar100' else 10
+  return shape, num_classes
 
 
 def kind(choice):
@@ -71,8 +72,8 @@ def smaller(flat):
     return ['--config.cnn_transformer.layers=1']
   if flat['model'] == 'resnet50':
     trained = {('cifar100', 'fedavg'): 'resnet50', ('cifar100', 'moon'): 'resnet18'}
-    which = flat['data.name'], flat['algorithm']
-    return [f'--config.model={trained.get(which, "moon_cnn")}']
+    model = trained.get((flat['data.name'], flat['algorithm']), 'moon_cnn')
+    return [f'--config.model={model}']
   return []
 
 
@@ -125,7 +126,7 @@ KNOBS = {
 }
 
 
-def value(cell):
+def parse(cell):
   """A cell as the knob's value."""
   if cell in ('yes', 'no'):
     return cell == 'yes'
@@ -136,37 +137,48 @@ def test_the_typed_table_has_every_variant():
   assert sorted(ROWS) == sorted(CHOICES)
 
 
-@pytest.mark.parametrize('choice', CHOICES)
-def test_the_settings_of_the_papers(choice):
-  row, flat = ROWS[choice], config.load(choice)
-  wanted = {KNOBS[column]: value(row[column]) for column in KNOBS}
+def expected_settings(row):
+  """Knob -> value, as the typed table has it."""
+  settings = {knob: parse(row[column]) for column, knob in KNOBS.items()}
+  for column, knob in knobs_of_algorithm(row).items():
+    if row[column] != '-':
+      settings[knob] = parse(row[column])
+  if row['algorithm'] == 'dco_moon':
+    _, _, theta = row['variant'].partition('theta_')
+    settings['dco_moon.theta'] = float(theta or 0.06)
+  same_batch = row['variant'] == 'same_batch'
+  settings['sa_moon.acceptance'] = 'temperatures' if same_batch else 'steps'
+  is_cifar100 = row['data'] == 'cifar100'
+  settings['augmentation.padding'] = 'zero' if is_cifar100 else 'reflect'
+  settings |= reported.COMMON
+  if row['data'] == 'tiny':
+    del settings['data.name']
+    settings['data.source'] = 'imagefolder'
+  return settings
+
+
+def knobs_of_algorithm(row):
+  """Columns `mu` and `tau` -> the knobs of the row's algorithm."""
   algorithm = row['algorithm']
   tau = 'initial_temperature' if algorithm == 'sa_moon' else 'tau'
-  for column, knob in (('mu', 'mu'), ('tau', tau)):
-    if row[column] != '-':
-      wanted[f'{algorithm}.{knob}'] = value(row[column])
-  if algorithm == 'dco_moon':
-    _, _, theta = row['variant'].partition('theta_')
-    wanted['dco_moon.theta'] = float(theta or 0.06)
-  other = choice.endswith(':same_batch')
-  wanted['sa_moon.acceptance'] = 'temperatures' if other else 'steps'
-  wanted['augmentation.padding'] = 'zero' if row['data'] == 'cifar100' else 'reflect'
-  wanted |= reported.COMMON
-  if row['data'] == 'tiny':
-    del wanted['data.name']
-    wanted['data.source'] = 'imagefolder'
-  assert {knob: flat[knob] for knob in wanted} == wanted
-  told = VARIANTS[row['file']][row['variant']].reported
-  assert re.findall(r'\d+\.\d+', told) == row['reported'].removeprefix('-').split()
-  # A knob without a value in the table is unused; a knob that the variant sets is used.
-  unused = {
-    f'{algorithm}.{n}' for c, n in (('mu', 'mu'), ('tau', tau)) if row[c] == '-'
-  }
-  used = set(config.used_knobs(flat))
-  changes = VARIANTS[row['file']][row['variant']].changes
-  assert not unused & used
-  assert set(changes) <= used
-  assert {knob: flat[knob] for knob in changes} == changes
+  return {'mu': f'{algorithm}.mu', 'tau': f'{algorithm}.{tau}'}
+
+
+@pytest.mark.parametrize('paper', PAPERS)
+def test_the_settings_of_the_papers(paper):
+  for name, variant in VARIANTS[paper].items():
+    choice = f'configs/{paper}.py:{name}'
+    row, flat = ROWS[choice], config.load(choice)
+    expected = expected_settings(row)
+    assert {knob: flat[knob] for knob in expected} == expected, choice
+    figures = re.findall(r'\d+\.\d+', variant.reported)
+    assert figures == row['reported'].removeprefix('-').split(), choice
+    # A knob without a value in the table is unused; one that the variant sets is used.
+    used = set(config.used_knobs(flat))
+    for column, knob in knobs_of_algorithm(row).items():
+      assert row[column] != '-' or knob not in used, choice
+    assert set(variant.changes) <= used, choice
+    assert {knob: flat[knob] for knob in variant.changes} == variant.changes, choice
 
 
 @pytest.mark.parametrize('paper', PAPERS)
