@@ -28,11 +28,11 @@ from tests import world
 from tests.selection import few
 
 
-def build(*flags):
+def build(flags=''):
   """The experiment of these flags, without `--config.`, on 200 examples."""
-  tiny = ['data.limit=200', 'partition.min_size=1']
-  # Centralised training has no partition.
-  words = [*tiny[: 1 if 'algorithm=centralized' in flags else 2], *flags]
+  words = ['data.limit=200', *flags.split()]
+  if 'algorithm=centralized' not in words:  # which has no partition
+    words.insert(1, 'partition.min_size=1')
   return experiment.build(cli.parse([f'--config.{word}' for word in words]).config)
 
 
@@ -64,14 +64,16 @@ def test_the_partition_may_have_a_seed_of_its_own():
   def owners(built):
     return built.data.partition.indices.tolist()
 
-  one, two = build('seed=3'), build('seed=4')
-  held = build('seed=4', 'partition.seed=3')
-  assert owners(held) == owners(one) != owners(two)
+  seed_3, seed_4 = build('seed=3'), build('seed=4')
+  fixed = build('seed=4 partition.seed=3')
+  assert owners(fixed) == owners(seed_3) != owners(seed_4)
   # The first weights and the batches depend on the run's own seed.
-  assert world.largest_difference(*map(experiment.initial_state, (two, held))) == 0
-  assert [e.config.partition.seed for e in (two, held)] == ['auto', 3]
-  seeds = [traced.scalars(e.config, e.algorithm, 0).seed for e in (two, held)]
-  assert seeds == [4, 4]
+  first_state = experiment.initial_state(seed_4)
+  assert world.largest_difference(first_state, experiment.initial_state(fixed)) == 0
+  assert seed_4.config.partition.seed == 'auto'
+  assert fixed.config.partition.seed == 3
+  for built in (seed_4, fixed):
+    assert traced.scalars(built.config, built.algorithm, 0).seed == 4
 
 
 # Algorithm -> numbers that one client receives and sends in a round: one figure if they
@@ -100,14 +102,17 @@ def test_traffic_is_what_a_real_deployment_would_move(algorithm):
   # mlp on 8x8 images: 64*128 + 128 + 128*128 + 128 + 128*64 + 64 + 64*10 + 10
   # = 33,738 parameters of 4 bytes. MOON's previous model never leaves the client.
   name, _, scope = algorithm.partition(' ')
-  more = ['sa_moon.scope=server'] if scope else []
-  more += ['data.local_test=0.2'] if name == 'ditto' else []
-  traffic = build(f'algorithm={name}', *more).traffic
+  flags = f'algorithm={name}'
+  if scope:
+    flags += ' sa_moon.scope=server'
+  if name == 'ditto':
+    flags += ' data.local_test=0.2'
+  traffic = build(flags).traffic
   assert traffic == tuple((4 * np.ones(2, int) * TRAFFIC[algorithm]).tolist())
 
 
 def test_scalars_are_float32_arrays_of_every_number():
-  built = build('moon.mu=0.25', 'seed=7')
+  built = build('moon.mu=0.25 seed=7')
   numbers = first_inputs(built).scalars
   assert numbers.seed == 7
   assert numbers.algorithm == {'mu': 0.25, 'tau': 0.5}
@@ -118,10 +123,10 @@ def test_scalars_are_float32_arrays_of_every_number():
 
 
 def test_one_program_serves_cohorts_of_every_size_and_other_numbers():
-  built = build('participation=0.3', 'local_epochs=1')
+  built = build('participation=0.3 local_epochs=1')
   state = experiment.initial_state(built)
   compiled = programs.compile_programs(built, state, first_inputs(built))
-  sizes, first = set(), state
+  sizes, first_state = set(), state
   for index in range(4):
     plan = built.planner.plan(index)
     sizes.add(int(plan.cohort.weights.sum()))
@@ -135,24 +140,25 @@ def test_one_program_serves_cohorts_of_every_size_and_other_numbers():
   assert len(sizes) == 4
   assert int(state.round) == 4
   # A round writes its state where the old one was.
-  assert all(leaf.is_deleted() for leaf in jax.tree.leaves(first.clients))
+  assert all(leaf.is_deleted() for leaf in jax.tree.leaves(first_state.clients))
 
 
 @pytest.mark.parametrize('server', ['sgd', 'adam'])
 def test_an_attack_changes_the_round(server):
-  words = 'algorithm=fedavg', f'server_optimizer.name={server}', 'local_epochs=1'
-  honest = build(*words)
-  attacked = build(*words, 'attack.name=sign_flip', 'attack.fraction=0.4')
+  flags = f'algorithm=fedavg server_optimizer.name={server} local_epochs=1'
+  honest = build(flags)
+  attacked = build(f'{flags} attack.name=sign_flip attack.fraction=0.4')
   assert attacked.algorithm.needs_all_uploads
   assert attacked.algorithm.hyperparameters['attack_scale'] == 1.0
-  assert world.largest_difference(*map(after_a_round, (honest, attacked))) > 1e-4
+  honest_variables = after_a_round(honest)
+  assert world.largest_difference(honest_variables, after_a_round(attacked)) > 1e-4
 
 
 def test_every_knob_reaches_the_part_it_is_for():
-  flags = ['seed=3', 'batch_size=7', 'local_epochs=2', 'execution.lanes=2']
-  flags += ['participation=0.25', 'partition.beta=0.3', 'num_clients=6']
-  flags += ['partition.balance=false']
-  built = build(*flags)
+  built = build(
+    'seed=3 batch_size=7 local_epochs=2 execution.lanes=2 participation=0.25 '
+    'partition.beta=0.3 num_clients=6 partition.balance=false'
+  )
   data = sources.load('digits', limit=200)
   expected = label_skew.dirichlet(
     data.train_labels, num_clients=6, beta=0.3, balance=False, min_size=1, seed=3
@@ -169,35 +175,35 @@ def test_every_knob_reaches_the_part_it_is_for():
   # 6 * 0.25 = 1.5, and halves are rounded up.
   assert built.planner.participation.cohort_size == 2
   assert built.planner.training.layout.num_lanes == 2
-  train, test = built.data.train.examples, built.tests.examples
-  found = (
-    *train[:4],
-    *test[:4],
-    built.data.train.rows_by_owner,
-    built.data.train.offsets,
-  )
-  means = data.mean, data.std
-  wanted = data.train_images, data.train_labels, *means, data.test_images
-  wanted += (data.test_labels, *means, expected.indices, expected.offsets)
-  for one, other in zip(found, wanted, strict=True):
-    np.testing.assert_array_equal(one, other)
+  train, test = built.data.train, built.tests.examples
+  np.testing.assert_array_equal(train.examples.images, data.train_images)
+  np.testing.assert_array_equal(train.examples.labels, data.train_labels)
+  np.testing.assert_array_equal(train.rows_by_owner, expected.indices)
+  np.testing.assert_array_equal(train.offsets, expected.offsets)
+  np.testing.assert_array_equal(test.images, data.test_images)
+  np.testing.assert_array_equal(test.labels, data.test_labels)
+  for split in (train.examples, test):
+    np.testing.assert_array_equal(split.mean, data.mean)
+    np.testing.assert_array_equal(split.std, data.std)
 
 
 @pytest.mark.parametrize('name', ['iid', 'dirichlet', 'shards', 'quantity', 'noise'])
 def test_every_partition_reaches_the_device(name, tmp_path):
-  built = build(f'partition.name={name}', 'num_clients=6')
+  built = build(f'partition.name={name} num_clients=6')
   data = sources.load('digits', limit=200)
-  assert (
-    built.data.class_counts.sum(0).tolist() == np.bincount(data.train_labels).tolist()
-  )
-  assert built.data.class_counts.sum(1).tolist() == built.data.partition.sizes.tolist()
+  class_counts = built.data.class_counts
+  assert class_counts.sum(0).tolist() == np.bincount(data.train_labels).tolist()
+  assert class_counts.sum(1).tolist() == built.data.partition.sizes.tolist()
   run_directory.save_partition(tmp_path, built)
-  assert (built.data.class_counts > 0).sum(1).tolist() == [2] * 6 or name != 'shards'
+  if name == 'shards':
+    assert (class_counts > 0).sum(1).tolist() == [2] * 6
   # Clients train on noisy images; the test images and the statistics are clean.
   images = data.train_images
   if name == 'noise':
-    given = {'noise_sigma': built.config.partition.noise_sigma, 'seed': 0}
-    images = feature_skew.add_noise(images, built.data.partition, **given)
+    sigma = built.config.partition.noise_sigma
+    images = feature_skew.add_noise(
+      images, built.data.partition, noise_sigma=sigma, seed=0
+    )
     assert (images != data.train_images).any()
   np.testing.assert_array_equal(built.data.train.examples.images, images)
   np.testing.assert_array_equal(built.tests.examples.images, data.test_images)
@@ -206,67 +212,73 @@ def test_every_partition_reaches_the_device(name, tmp_path):
 
 
 def test_a_clients_own_test_has_its_noise():
-  words = 'partition.name=noise', 'num_clients=6'
-  every, left = (build(*words, f'data.local_test={share}') for share in (0.0, 0.2))
-  assert left.data.partition.sizes.sum() < every.data.partition.sizes.sum()
-  images = [built.data.train.examples.images for built in (every, left)]
-  np.testing.assert_array_equal(*images)
+  flags = 'partition.name=noise num_clients=6 data.local_test='
+  without_tests, with_tests = build(f'{flags}0.0'), build(f'{flags}0.2')
+  num_training = with_tests.data.partition.sizes.sum()
+  assert num_training < without_tests.data.partition.sizes.sum()
+  np.testing.assert_array_equal(
+    with_tests.data.train.examples.images, without_tests.data.train.examples.images
+  )
 
 
-FULL = 'partition.name=iid', 'batch_size=16', 'drop_last=true'
+FULL = 'partition.name=iid batch_size=16 drop_last=true'
 
 
 @pytest.mark.parametrize(
-  ('flags', 'once'),
+  ('flags', 'num_examples'),
   [
-    (['local_epochs=2'], 200),
-    (['local_epochs=1'], 0),  # each is looked up once, so keeping gains nothing
-    (['local_epochs=2', 'execution.cache_mib=0'], 0),
+    ('local_epochs=2', 200),
+    ('local_epochs=1', 0),  # each is looked up once, so keeping gains nothing
+    ('local_epochs=2 execution.cache_mib=0', 0),
     # The largest two of ten clients own 25 and 32 examples: a step of 32 for each.
-    (['local_epochs=2', 'participation=0.2'], 64),
+    ('local_epochs=2 participation=0.2', 64),
     # Two clients own 40 examples, of which full batches of 16 leave out 8.
-    (['local_epochs=2', 'participation=0.2', *FULL], 64),
+    (f'local_epochs=2 participation=0.2 {FULL}', 64),
     # 200 examples * 64 numbers * 4 bytes * 2 networks = 102,400 bytes do not fit
     # 1 MiB only with a representation 11 times as long.
-    (['local_epochs=2', 'execution.cache_mib=1'], 200),
-    (['local_epochs=2', 'execution.cache_mib=1', 'mlp.representation=704'], 0),
-    (['local_epochs=2', 'algorithm=fedavg'], 0),  # no frozen network
-    (['local_epochs=2', 'augmentation.name=flip'], 0),  # new images every epoch
+    ('local_epochs=2 execution.cache_mib=1', 200),
+    ('local_epochs=2 execution.cache_mib=1 mlp.representation=704', 0),
+    ('local_epochs=2 algorithm=fedavg', 0),  # no frozen network
+    ('local_epochs=2 augmentation.name=flip', 0),  # new images every epoch
   ],
 )
-def test_representations_are_kept_when_it_pays_and_they_fit(flags, once):
-  built = build(*flags)
+def test_representations_are_kept_when_it_pays_and_they_fit(flags, num_examples):
+  built = build(flags)
   training = programs.local_training(built)
   state = experiment.initial_state(built)
-  assert programs.num_represented_once(built, training, state) == once
+  assert programs.num_represented_once(built, training, state) == num_examples
 
 
-@pytest.mark.parametrize('more', [(), pytest.param(FULL, marks=pytest.mark.slow)])
-def test_what_is_kept_of_a_cohort_is_what_is_computed_in_each_step(more):
-  flags = ['local_epochs=2', 'participation=0.3', 'num_rounds=3', 'moon.tau=0.1']
-  losses = []
-  for cache in ('execution.cache_mib=1', 'execution.cache_mib=0'):
-    rounds = moon_jax.rounds(build(*flags, *more, cache).config)
-    losses.append([one.metrics['contrastive_loss'] for one in rounds])
-  assert losses[0][0] != losses[0][2] > 0
-  np.testing.assert_allclose(*losses, rtol=1e-5)
+@pytest.mark.parametrize('batches', ['', pytest.param(FULL, marks=pytest.mark.slow)])
+def test_what_is_kept_of_a_cohort_is_what_is_computed_in_each_step(batches):
+  def losses(cache_mib):
+    built = build(
+      'local_epochs=2 participation=0.3 num_rounds=3 moon.tau=0.1 '
+      f'execution.cache_mib={cache_mib} {batches}'
+    )
+    rounds = moon_jax.rounds(built.config)
+    return [result.metrics['contrastive_loss'] for result in rounds]
+
+  kept = losses(cache_mib=1)
+  assert kept[0] != kept[2] > 0
+  np.testing.assert_allclose(kept, losses(cache_mib=0), rtol=1e-5)
 
 
 @functools.cache
 def fedprox(dtype):
   """The experiment of this type, and the result of a round."""
   # There are several steps, so that the second one starts from the first one's weights.
-  built = build('algorithm=fedprox', 'local_epochs=2', f'execution.dtype={dtype}')
+  built = build(f'algorithm=fedprox local_epochs=2 execution.dtype={dtype}')
   return built, after_a_round(built)
 
 
 def test_bfloat16_computes_with_fewer_bits_and_keeps_float32():
-  results = [fedprox(dtype)[1] for dtype in ('float32', 'bfloat16')]
-  for leaf in jax.tree.leaves(results):
+  float32, bfloat16 = (fedprox(dtype)[1] for dtype in ('float32', 'bfloat16'))
+  for leaf in jax.tree.leaves((float32, bfloat16)):
     assert leaf.dtype == np.float32
     # The weights are not just bfloat16 numbers stored as float32.
     assert (leaf != leaf.astype('bfloat16').astype('float32')).any()
-  difference = world.largest_difference(*results)
+  difference = world.largest_difference(float32, bfloat16)
   # 8 bits of mantissa: rounding by 1/256 of weights below 0.2 and their changes.
   assert 1e-5 < difference < 1e-2
 
@@ -276,56 +288,64 @@ def test_another_local_memory_is_tried_on_the_weights_of_the_step(dtype):
   pairs = []
 
   def after_step(task, loss, grads, key):
-    both = loss, task.loss_with(task.local)
-    jax.debug.callback(lambda *losses: pairs.append(losses), *both)
+    tried = task.loss_with(task.local)
+    jax.debug.callback(lambda loss, tried: pairs.append((loss, tried)), loss, tried)
     return task.local
 
-  built = build('algorithm=sa_moon', f'execution.dtype={dtype}')
+  built = build(f'algorithm=sa_moon execution.dtype={dtype}')
   algorithm = built.algorithm._replace(after_step=after_step)
   after_a_round(built._replace(algorithm=algorithm))
   jax.effects_barrier()
   assert len(pairs) > 1
-  np.testing.assert_allclose(*np.transpose(pairs), rtol=1e-6)
+  losses, tried = np.transpose(pairs)
+  np.testing.assert_allclose(losses, tried, rtol=1e-6)
 
 
 @pytest.mark.parametrize('precision', ['default', 'highest'])
 def test_the_precision_of_products_reaches_the_program(precision):
-  built = build('algorithm=fedavg', f'execution.matmul_precision={precision}')
+  built = build(f'algorithm=fedavg execution.matmul_precision={precision}')
   lowered = lower_round(built)
   # The average over the clients always has the highest precision.
   assert ('[DEFAULT, DEFAULT]' in lowered.as_text()) == (precision == 'default')
 
 
 @pytest.mark.parametrize(
-  ('flags', 'numbers'),
+  ('flags', 'rates'),
   [
-    (['schedule=step', 'decay=0.5', 'decay_every=2'], [1, 1, 0.5, 0.5]),
-    (['schedule=cosine'], [1, 0.853553, 0.5, 0.146447]),
-    (['name=adam', 'schedule=exponential', 'decay_every=1'], [1, 0.1, 0.01, 0.001]),
+    (
+      'optimizer.schedule=step optimizer.decay=0.5 optimizer.decay_every=2',
+      [1, 1, 0.5, 0.5],
+    ),
+    ('optimizer.schedule=cosine', [1, 0.853553, 0.5, 0.146447]),
+    (
+      'optimizer.name=adam optimizer.schedule=exponential optimizer.decay_every=1',
+      [1, 0.1, 0.01, 0.001],
+    ),
   ],
 )
-def test_the_learning_rate_of_a_round_follows_the_schedule(flags, numbers):
-  flags = [*flags, 'learning_rate=1']
-  built = build('num_rounds=4', *(f'optimizer.{f}' for f in flags))
+def test_the_learning_rate_of_a_round_follows_the_schedule(flags, rates):
+  built = build(f'num_rounds=4 optimizer.learning_rate=1 {flags}')
   plan = built.planner.plan(0)
-  for index, wanted in enumerate(numbers):
+  for index, rate in enumerate(rates):
     scalars = programs.round_inputs(built, index, plan.for_device()).scalars.optimizer
-    assert scalars['learning_rate'] == pytest.approx(wanted, rel=1e-5)
+    assert scalars['learning_rate'] == pytest.approx(rate, rel=1e-5)
     assert ('momentum' in scalars) == ('name=adam' not in flags)
 
 
 def test_the_local_optimizer_is_the_configured_one():
-  for name, *flags in (('sgd', 'nesterov=true'), ('sgd',), ('adam',), ('adamw',)):
-    built = build(*(f'optimizer.{flag}' for flag in (f'name={name}', *flags)))
-    chosen = programs.local_training(built).optimizer
-    assert chosen.func == catalog.part('optimizer', name).build
-    assert chosen.keywords.get('nesterov', False) == bool(flags)
+  for name in ('sgd', 'adam', 'adamw'):
+    optimizer = programs.local_training(build(f'optimizer.name={name}')).optimizer
+    assert optimizer.func == catalog.part('optimizer', name).build
+    assert not optimizer.keywords.get('nesterov', False)
+  nesterov = build('optimizer.nesterov=true')
+  assert programs.local_training(nesterov).optimizer.keywords['nesterov']
 
 
 def test_the_default_server_is_the_plain_average():
   assert build('algorithm=fedavg').algorithm == world.algorithm_of('fedavg')
-  flags = 'server_optimizer.name=adam', 'server_optimizer.learning_rate=0.5'
-  built = build('algorithm=fedavg', *flags)
+  built = build(
+    'algorithm=fedavg server_optimizer.name=adam server_optimizer.learning_rate=0.5'
+  )
   assert built.algorithm.hyperparameters == {'server_learning_rate': 0.5}
   momentum = build('server_optimizer.momentum=0.5').algorithm
   numbers = {'server_learning_rate': 1.0, 'server_momentum': 0.5}
@@ -346,8 +366,8 @@ def test_what_an_algorithm_of_ones_own_may_send_keep_and_test():
   def upload(trained, task):
     return Upload({'sums': task.class_counts[:, None] * jnp.ones((10, 4))}, ()), ()
 
-  own = base.Algorithm(upload=upload, needs={'class_counts'})
-  (_, sent) = exchanged(own, network.shapes, scalars, 10)
+  counting_classes = base.Algorithm(upload=upload, needs={'class_counts'})
+  (_, sent) = exchanged(counting_classes, network.shapes, scalars, 10)
   assert sent == 4 * 10 * 4
   two_groups = lambda server, clients: tree.repeat(server.variables, 2)  # noqa: E731
   grouped = base.Algorithm(evaluated=two_groups)
@@ -357,7 +377,7 @@ def test_what_an_algorithm_of_ones_own_may_send_keep_and_test():
 
 
 def test_peers_get_the_graph_and_others_none():
-  built = build('algorithm=decentralized_fedavg', 'num_clients=6', 'topology.degree=4')
+  built = build('algorithm=decentralized_fedavg num_clients=6 topology.degree=4')
   # Each of 6 has 4 neighbours, weighs each of them 1/5 and itself 1/5.
   weights = built.planner.averaging.mixing(np.arange(6))
   assert np.count_nonzero(weights, axis=1).tolist() == [5] * 6
@@ -368,26 +388,28 @@ def test_peers_get_the_graph_and_others_none():
 def test_options_of_the_average_and_the_batches():
   assert not build().planner.training.work.drop_last
   assert not build().planner.averaging.uniform_weights
-  flags = ['drop_last=true', 'batch_size=10', 'partition.name=iid', 'num_clients=7']
-  plan = build('client_weight=uniform', *flags).planner.plan(0)
+  plan = build(
+    'client_weight=uniform drop_last=true batch_size=10 partition.name=iid '
+    'num_clients=7'
+  ).planner.plan(0)
   # 28 or 29 examples each: two batches of 10 an epoch.
   assert plan.schedule.num_real[plan.step_real].tolist() == [10] * 2 * 5 * 7
   assert plan.cohort.weights.tolist() == [1] * 7
 
 
 def test_a_client_smaller_than_a_batch_is_refused_if_batches_are_dropped():
-  flags = ['partition.name=iid', 'num_clients=7', 'batch_size=29']
-  assert build(*flags)
+  flags = 'partition.name=iid num_clients=7 batch_size='
+  assert build(f'{flags}29')
   # 200 = 4 * 29 + 3 * 28.
-  said = r'Client \d owns 28 examples, less than a batch of .*=29'
-  with pytest.raises(UsageError, match=said):
-    build(*flags, 'drop_last=true')
-  assert build(*flags[:2], 'batch_size=28', 'drop_last=true')
+  message = r'Client \d owns 28 examples, less than a batch of .*=29'
+  with pytest.raises(UsageError, match=message):
+    build(f'{flags}29 drop_last=true')
+  assert build(f'{flags}28 drop_last=true')
 
 
 def test_statistics_stay_local_if_told():
-  flags = 'model=resnet18', 'algorithm=fedavg'
-  averaged, local_ = build(*flags), build(*flags, 'batch_norm=local')
+  averaged = build('model=resnet18 algorithm=fedavg')
+  local_ = build('model=resnet18 algorithm=fedavg batch_norm=local')
   shapes = averaged.network.shapes
   params, statistics = map(tree.num_bytes, (shapes['params'], shapes['batch_stats']))
   assert averaged.traffic == (params + statistics,) * 2
@@ -398,13 +420,19 @@ def test_statistics_stay_local_if_told():
 
 
 def test_what_is_kept_and_what_is_augmented_reaches_the_program():
-  none, crop = 'execution.cache_mib=0', 'augmentation.name=crop_flip'
-  given = (), (none,), (none, crop), (none, crop, 'augmentation.padding=zero')
-  lowered = [lower_round(build('local_epochs=2', *flags)) for flags in given]
-  kept = ['frozen/while' in one.as_text(debug_info=True) for one in lowered[:2]]
-  assert kept == [True, False]
+  def program(flags):
+    return lower_round(build(f'local_epochs=2 {flags}'))
+
+  kept, not_kept = program(''), program('execution.cache_mib=0')
+  assert 'frozen/while' in kept.as_text(debug_info=True)
+  assert 'frozen/while' not in not_kept.as_text(debug_info=True)
+  cropped = program('execution.cache_mib=0 augmentation.name=crop_flip')
+  zero_padded = program(
+    'execution.cache_mib=0 augmentation.name=crop_flip augmentation.padding=zero'
+  )
   # Debug information is left out: it names the caller, which always differs.
-  assert len({one.as_text() for one in lowered[1:]}) == 3
+  texts = {lowered.as_text() for lowered in (not_kept, cropped, zero_padded)}
+  assert len(texts) == 3
 
 
 # The result types of a collective in a compiled program, each with its shape.
@@ -421,8 +449,10 @@ def exchanged_bytes(program):
   If P devices sum them in a ring, each sends 2 (P - 1) / P times as many bytes.
   """
   total = 0
-  for left in _COLLECTIVE.findall(program.as_text()):
-    for _, bits, shape in _ARRAY.findall(left):  # pred[3] has no number: a byte each
+  for result_types in _COLLECTIVE.findall(program.as_text()):
+    for _, bits, shape in _ARRAY.findall(
+      result_types
+    ):  # pred[3] has no number: a byte each
       total += int(bits or 8) // 8 * math.prod(map(int, filter(None, shape.split(','))))
   return total
 
@@ -434,8 +464,9 @@ def exchanged_bytes(program):
   few([('scaffold', 2 + 3)], [('fedavg', 1), ('moon', 1 + 3), ('solo', 3)]),
 )
 def test_devices_exchange_the_aggregate_and_the_memories_that_change(algorithm, models):
-  flags = f'algorithm={algorithm}', 'participation=0.3'
-  built = build(*flags, 'execution.devices=2', 'local_epochs=1')
+  built = build(
+    f'algorithm={algorithm} participation=0.3 execution.devices=2 local_epochs=1'
+  )
   state = experiment.initial_state(built)
   compiled = programs.compile_programs(built, state, first_inputs(built))
   summed = exchanged_bytes(compiled.run_round)
