@@ -52,10 +52,20 @@ def test_nothing_left_to_train_on():
 
 
 def test_test_examples_with_user_ids_test_their_users():
-  empty = np.zeros((0, 1, 1, 1), np.uint8), np.zeros(0, np.int32)
   owner = np.array([2, 0, 3, 2, 0, 2], np.int32)
   names = np.array(['a', 'b', 'c', 'd'])
-  data = Dataset('x', *empty, *empty, 2, *np.ones((2, 1)), None, owner, names)
+  data = Dataset(
+    name='x',
+    train_images=np.zeros((0, 1, 1, 1), np.uint8),
+    train_labels=np.zeros(0, np.int32),
+    test_images=np.zeros((6, 1, 1, 1), np.uint8),
+    test_labels=np.zeros(6, np.int32),
+    num_classes=2,
+    mean=np.ones(1),
+    std=np.ones(1),
+    test_clients=owner,
+    clients=names,
+  )
   # User 3 trains on nothing, and is no client; client 1 has no test.
   tests = client_tests.tests_of_users(data, 3)
   assert rows_of(tests) == {0: {1, 4}, 2: {0, 3, 5}}

@@ -155,6 +155,10 @@ def without_hdf5_examples(file):
   put_in_hdf5('label', np.zeros(0, 'i4'))(file)
 
 
+def rename_pixels(file):
+  file.move('examples/f0003_11/pixels', 'examples/f0003_11/pics')
+
+
 def run_sql(script):
   def change(path):
     connection = sqlite3.connect(path)
@@ -204,6 +208,11 @@ class Refusal(NamedTuple):
 def row(layout, change, *parts, **options):
   refusal = Refusal(layout, change, parts, options)
   return pytest.param(refusal, id=f'{layout.__name__}: {", ".join(parts)}')
+
+
+def rows(layout, table):
+  """A row for each entry (change, part, ...) of a table."""
+  return [row(layout, change, *parts) for change, *parts in table]
 
 
 def pixels(*shape):
@@ -276,17 +285,20 @@ FOREIGN = [
 OTHER_LABELS = put_in_hdf5('label', np.zeros(11, 'i4'))
 OTHER_SHAPE = put_in_hdf5('pixels', np.zeros((12, 8, 9), 'u1'))
 HDF5 = [
-  (lambda file: file.move('examples', 'data'), "'examples'"),
-  (lambda file: file.create_dataset('examples/x', data=[1]), 'examples/<client>'),
+  (change_hdf5(lambda file: file.move('examples', 'data')), "'examples'"),
   (
-    lambda file: file.move('examples/f0003_11/pixels', 'examples/f0003_11/pics'),
-    'pics',
-    'data.image',
+    change_hdf5(lambda file: file.create_dataset('examples/x', data=[1])),
+    'examples/<client>',
   ),
-  (OTHER_LABELS, 'f0003_11', '12', '11'),
-  (without_hdf5_examples, 'f0003_11', 'no examples'),
-  (OTHER_SHAPE, '(8, 9)', '(8, 8)'),
-  (lambda file: file.pop('examples/ü..\x1b[31m/label'), 'pixels', 'data.label'),
+  (change_hdf5(rename_pixels), 'pics', 'data.image'),
+  (change_hdf5(OTHER_LABELS), 'f0003_11', '12', '11'),
+  (change_hdf5(without_hdf5_examples), 'f0003_11', 'no examples'),
+  (change_hdf5(OTHER_SHAPE), '(8, 9)', '(8, 8)'),
+  (
+    change_hdf5(lambda file: file.pop('examples/ü..\x1b[31m/label')),
+    'pixels',
+    'data.label',
+  ),
 ]
 ONE_USER = "WHERE client_id = CAST('f0003_11' AS BLOB)"
 SQLITE = [
@@ -304,14 +316,22 @@ DAMAGE = [
   lambda path: path.unlink(),
   replace_by_folder,
 ]
-ONE_IMAGE = {'train_x': pixels(1, 8, 8), 'train_y': np.zeros(1, int)}
+
+
+def add_user(name):
+  """Adds the file of a user with one image."""
+  return change_arrays(
+    'bad.npz', train_x=pixels(1, 8, 8), train_y=np.zeros(1, int), client=np.array(name)
+  )
+
+
 USER_FILES = [
-  ({'client': np.array('x')}, 'train_x', 'test_x'),
-  ({'train_x': ONE_IMAGE['train_x']}, 'train_x', 'train_y'),
-  ({'client': np.array(['x', 'y'])}, 'client'),
-  (ONE_IMAGE | {'client': np.array('f0003_11')}, 'f0003_11', 'twice'),
+  (change_arrays('bad.npz', client=np.array('x')), 'bad.npz', 'train_x', 'test_x'),
+  (change_arrays('bad.npz', train_x=pixels(1, 8, 8)), 'bad.npz', 'train_y'),
+  (change_arrays('bad.npz', client=np.array(['x', 'y'])), 'bad.npz', 'client'),
+  (add_user('f0003_11'), 'f0003_11', 'twice'),
   # The ids 7 and '7' would become one user.
-  (ONE_IMAGE | {'client': np.array(7)}, "'7'", 'numbers', 'text'),
+  (add_user(7), "'7'", 'numbers', 'text'),
 ]
 HUGGINGFACE = [
   row(federations.huggingface, break_nothing, "'x'", 'image, character', client='x'),
@@ -342,26 +362,19 @@ TFDS = [
   (garble(TEST_RECORDS), 'delete it'),
 ]
 ROWS = [
-  *(row(plain_npz, change, *parts) for change, *parts in NPZ),
-  *(row(npz_with_validation, change, *parts) for change, *parts in VALIDATION),
+  *rows(plain_npz, NPZ),
+  *rows(npz_with_validation, VALIDATION),
   *FOREIGN,
-  *(row(federations.hdf5, change_hdf5(change), *parts) for change, *parts in HDF5),
-  *(row(federations.sqlite, change, *parts) for change, *parts in SQLITE),
+  *rows(federations.hdf5, HDF5),
+  *rows(federations.sqlite, SQLITE),
   *(row(federations.hdf5, change) for change in DAMAGE),
   *(row(federations.sqlite, change) for change in DAMAGE),
-  *(
-    row(federations.files, change_arrays('bad.npz', **arrays), 'bad.npz', *parts)
-    for arrays, *parts in USER_FILES[:3]
-  ),
-  *(
-    row(federations.files, change_arrays('bad.npz', **arrays), *parts)
-    for arrays, *parts in USER_FILES[3:]
-  ),
+  *rows(federations.files, USER_FILES),
   row(federations.files, remove('*'), '.npz'),
   row(federations.files, lambda path: shutil.rmtree(path), 'folder of .npz files'),
   *HUGGINGFACE,
   *(row(federations.converted, change) for change in RECORDS),
-  *(row(mnist_of_tfds, change, *parts) for change, *parts in TFDS),
+  *rows(mnist_of_tfds, TFDS),
 ]
 
 
