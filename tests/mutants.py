@@ -50,54 +50,65 @@ def table() -> list[Mutant]:
   return [Mutant(*entry.split('\n')) for entry in entries]
 
 
-def places(mutant: Mutant, root: pathlib.Path = ROOT) -> list[int]:
+def matching_lines(mutant: Mutant, root: pathlib.Path = ROOT) -> list[int]:
   """The indices of the lines that equal the mutant's line."""
   lines = (root / mutant.file).read_text().split('\n')
   return [i for i, line in enumerate(lines) if f'- {line.strip()}' == mutant.old]
 
 
-def copied(folder: pathlib.Path) -> pathlib.Path:
+def copy_repository(folder: pathlib.Path) -> pathlib.Path:
   """Copies what git knows of, as it is now."""
-  names = subprocess.check_output(['git', 'ls-files'], cwd=ROOT, text=True)
-  for name in filter(lambda name: (ROOT / name).is_file(), names.splitlines()):
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(ROOT / name, folder / name)
+  names = subprocess.check_output(['git', 'ls-files'], cwd=ROOT, text=True).splitlines()
+  for name in names:
+    if (ROOT / name).is_file():
+      (folder / name).parent.mkdir(parents=True, exist_ok=True)
+      shutil.copy2(ROOT / name, folder / name)
   return folder
 
 
-def verdict(folder: pathlib.Path, tests: Iterable[str], limit: float | None) -> str:
+def run_tests(folder: pathlib.Path, tests: Iterable[str], limit: float | None) -> str:
   """What the tests say of a copy, and how many seconds that took."""
-  words = [word for test in tests for word in test.split()]
-  marks = ['-m', ''] if 'slow' in words else []
-  words = [word for word in dict.fromkeys(words) if word != 'slow']
-  options = ['-x', '-q', '-n0', '-p', 'no:cacheprovider', *marks]
+  words = list(dict.fromkeys(word for test in tests for word in test.split()))
+  marks = []
+  if 'slow' in words:
+    words.remove('slow')
+    marks = ['-m', '']
+  command = [sys.executable, '-m', 'pytest', *words, *marks]
+  command += ['-x', '-q', '-n0', '-p', 'no:cacheprovider']
   # Without bytecode, which may be stale if a file changes twice within a second.
   environment = {'PYTHONPATH': str(folder), 'PYTHONDONTWRITEBYTECODE': '1'}
-  command = [sys.executable, '-m', 'pytest', *words, *options]
-  where = {'cwd': folder, 'env': os.environ | environment, 'start_new_session': True}
-  quiet = dict.fromkeys(('stdout', 'stderr'), subprocess.DEVNULL)
   begin = time.monotonic()
-  with subprocess.Popen(command, **where, **quiet) as running:
+  with subprocess.Popen(
+    command,
+    cwd=folder,
+    env=os.environ | environment,
+    start_new_session=True,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.DEVNULL,
+  ) as running:
     try:
       code = running.wait(limit)
-    except subprocess.TimeoutExpired:  # with all processes that it has started
-      code = os.killpg(running.pid, signal.SIGKILL)
-  found = VERDICTS.get(code, f'not tested, pytest ends with {code}')
-  return f'{found:8} {time.monotonic() - begin:5.0f} s'
+    except subprocess.TimeoutExpired:
+      os.killpg(running.pid, signal.SIGKILL)  # with all processes that it has started
+      code = None
+  verdict = VERDICTS.get(code, f'not tested, pytest ends with {code}')
+  return f'{verdict:8} {time.monotonic() - begin:5.0f} s'
 
 
-def tried(mutant: Mutant, folders: queue.Queue) -> str:
+def try_mutant(mutant: Mutant, folders: queue.Queue) -> str:
   """Makes the change in one of the copies, and takes it back when it is tested."""
   folder = folders.get()
   path = folder / mutant.file
-  text, found = path.read_text(), places(mutant, folder)
+  text = path.read_text()
+  indices = matching_lines(mutant, folder)
   try:
-    if len(found) != 1:
-      return f'not tested, its line stands {len(found)} times in {mutant.file}'
+    if len(indices) != 1:
+      return f'not tested, its line stands {len(indices)} times in {mutant.file}'
+    (index,) = indices
     lines = text.split('\n')
-    lines[found[0]] = lines[found[0]].replace(mutant.old[2:], mutant.new[2:])
+    lines[index] = lines[index].replace(mutant.old[2:], mutant.new[2:])
     path.write_text('\n'.join(lines))
-    return verdict(folder, [mutant.tests], LIMIT)
+    return run_tests(folder, [mutant.tests], LIMIT)
   finally:
     path.write_text(text)
     folders.put(folder)
@@ -109,28 +120,30 @@ def main() -> int:
   parser.add_argument('words', nargs='*')
   parser.add_argument('--list', action='store_true', help='runs nothing')
   parser.add_argument('--jobs', type=int, default=2, help='processes at a time')
-  given = parser.parse_args()
-  words = given.words or ['']
-  chosen = [one for one in table() if any(word in '\n'.join(one) for word in words)]
-  if given.list:
+  options = parser.parse_args()
+  words = options.words or ['']
+  chosen = [
+    mutant for mutant in table() if any(word in '\n'.join(mutant) for word in words)
+  ]
+  if options.list:
     print('\n\n'.join(map('\n'.join, chosen)))
     return 0
-  bad = 0
+  num_survivors = 0
   executor = futures.ThreadPoolExecutor
-  with tempfile.TemporaryDirectory() as parent, executor(given.jobs) as pool:
+  with tempfile.TemporaryDirectory() as parent, executor(options.jobs) as pool:
     folders = queue.Queue()
-    for job in range(given.jobs):
-      folders.put(copied(pathlib.Path(parent, str(job))))
-    green = verdict(folders.queue[0], (one.tests for one in chosen), None)
-    print(f'{green}  the tests on the source as it is', flush=True)
-    if not green.startswith('survived'):
+    for job in range(options.jobs):
+      folders.put(copy_repository(pathlib.Path(parent, str(job))))
+    unchanged = run_tests(folders.queue[0], (mutant.tests for mutant in chosen), None)
+    print(f'{unchanged}  the tests on the source as it is', flush=True)
+    if not unchanged.startswith('survived'):
       return 1
-    results = pool.map(lambda mutant: tried(mutant, folders), chosen)
-    for mutant, result in zip(chosen, results, strict=True):
-      bad += not result.startswith('killed')
-      print(f'{result}  {mutant.name}', flush=True)
-  print(f'{len(chosen)} changes, {bad} of them not killed')
-  return bool(bad)
+    verdicts = pool.map(lambda mutant: try_mutant(mutant, folders), chosen)
+    for mutant, verdict in zip(chosen, verdicts, strict=True):
+      num_survivors += not verdict.startswith('killed')
+      print(f'{verdict}  {mutant.name}', flush=True)
+  print(f'{len(chosen)} changes, {num_survivors} of them not killed')
+  return bool(num_survivors)
 
 
 if __name__ == '__main__':

@@ -12,7 +12,7 @@ def faults(mutant):
   if not (mutants.ROOT / mutant.file).is_file():
     yield f'there is no file {mutant.file}'
     return
-  lines = mutants.places(mutant)
+  lines = mutants.matching_lines(mutant)
   if len(lines) != 1:
     yield f'{mutant.file} has {len(lines)} lines {mutant.old!r}, not 1'
   if not mutant.new.startswith('+ ') or mutant.new[2:] == mutant.old[2:]:
