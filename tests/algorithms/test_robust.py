@@ -10,8 +10,8 @@ from moon_jax.algorithms import robust
 from moon_jax.core.types import Server, Upload, Uploads
 from tests import reference, world
 from tests.algorithms.test_options import NORMALISED_SIZES
-from tests.engine import test_nonfinite
 from tests.reference import rules
+from tests.round import test_nonfinite
 from tests.round.test_round import assert_equal_to_reference, reference_run
 from tests.selection import few
 
