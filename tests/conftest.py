@@ -149,16 +149,16 @@ def quick_runs():
 def empty_figures():
   """The reports of a file's tests prepare figures, but leave empty files for them."""
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(Figure, 'savefig', lambda _, path, **how: path.touch())
+    patch.setattr(Figure, 'savefig', lambda _, path, **options: path.touch())
     yield
 
 
 def _forget_parts():
   """Forgets at the end what a test has registered."""
-  before = dict(registry._parts)
+  parts_before = dict(registry._parts)
   yield
   registry._parts.clear()
-  registry._parts.update(before)
+  registry._parts.update(parts_before)
   registry.every_knob.cache_clear()
 
 
@@ -177,19 +177,19 @@ def two_rounds(tmp_path_factory):
 @pytest.fixture
 def disk(tmp_path):
   """Makes small file systems: (name, size) -> the folder where one is mounted."""
-  made = []
+  mounted = []
 
   def mount(name, size):
     folder = tmp_path / name
     folder.mkdir(parents=True, exist_ok=True)
-    done = _mount('-t', 'tmpfs', '-o', f'size={size}', 'tmpfs', folder)
-    if done.returncode:
-      pytest.skip(f'a small disk cannot be mounted here: {done.stderr.strip()}')
-    made.append(folder)
+    process = _mount('-t', 'tmpfs', '-o', f'size={size}', 'tmpfs', folder)
+    if process.returncode:
+      pytest.skip(f'a small disk cannot be mounted here: {process.stderr.strip()}')
+    mounted.append(folder)
     return folder
 
   yield mount
-  for folder in reversed(made):
+  for folder in reversed(mounted):
     subprocess.run(['umount', '--lazy', folder], check=True)
 
 

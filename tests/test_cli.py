@@ -48,8 +48,9 @@ SINGLE['digits_moon'] |= {'moon.mu': 1.0, 'sa_moon.mu': 1.0}
 @pytest.mark.parametrize('name', SINGLE)
 def test_the_settings_of_a_single_run(name):
   defaults = config.load('configs/base.py')
-  found = config.load(f'configs/{name}.py')
-  assert {k: v for k, v in found.items() if v != defaults[k]} == SINGLE[name]
+  settings = config.load(f'configs/{name}.py')
+  changes = {knob: value for knob, value in settings.items() if value != defaults[knob]}
+  assert changes == SINGLE[name]
 
 
 @pytest.mark.parametrize(
@@ -71,16 +72,16 @@ def test_the_settings_of_a_single_run(name):
   ],
 )
 def test_a_changed_knob_gives_another_run_directory(words, name):
-  found = cli.parse([f'--config.{word}' for word in words.split()]).workdir
-  assert found == pathlib.Path(f'runs/digits_moon-{name}')
+  workdir = cli.parse([f'--config.{word}' for word in words.split()]).workdir
+  assert workdir == pathlib.Path(f'runs/digits_moon-{name}')
 
 
 def test_a_long_name_ends_in_a_digest():
-  places = [
+  requests = [
     cli.parse(['--config.data.source=npz', f'--config.data.path={"ü" * 150}{end}'])
     for end in 'ab'
   ]
-  first, second = (place.workdir.name for place in places)
+  first, second = (request.workdir.name for request in requests)
   assert first != second
   assert len(first.encode()) < 230
 
@@ -103,11 +104,12 @@ def test_flags_change_the_config_file(tmp_path):
 
 def test_every_flag_of_the_help_is_taken_as_it_is_printed():
   lines = re.findall(r'^  (--config\.\S+)', cli.answer(['--help']), re.M)
-  shown = dict(shlex.split(line)[0][9:].split('=', 1) for line in lines)
-  assert shown.keys() == catalog.every_knob().keys()
+  flags = [shlex.split(line)[0].removeprefix('--config.') for line in lines]
+  shown_defaults = dict(text.split('=', 1) for text in flags)
+  assert shown_defaults.keys() == catalog.every_knob().keys()
   for name, value in config.flatten(config.defaults().to_dict()).items():
-    found = config.convert(name, config.from_word(name, shown[name]))
-    assert (found, type(found)) == (value, type(value))
+    converted = config.convert(name, config.from_word(name, shown_defaults[name]))
+    assert (converted, type(converted)) == (value, type(value))
   request = cli.parse(['--config.drop_last=False', '--config.optimizer.nesterov=true'])
   assert (request.config.drop_last, request.config.optimizer.nesterov) == (False, True)
 

@@ -79,15 +79,15 @@ def test_a_stream_that_is_closed_takes_nothing(monkeypatch, name):
 def test_a_process_outlives_its_reader():
   line = f'{shlex.join([sys.executable, LAUNCH, "--help"])} | head -1'
   words = ['bash', '-o', 'pipefail', '-c', line]
-  done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-  assert (done.returncode, done.stderr) == (ExitCode.DONE, '')
-  assert done.stdout.count('\n') == 1
+  process = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+  assert (process.returncode, process.stderr) == (ExitCode.DONE, '')
+  assert process.stdout.count('\n') == 1
 
 
 @pytest.mark.faults
 def test_a_run_outlives_its_reader(tmp_path, monkeypatch, quick_runs):
-  with without_a_reader() as nobody:
-    monkeypatch.setattr(sys, 'stdout', nobody)
+  with without_a_reader() as pipe:
+    monkeypatch.setattr(sys, 'stdout', pipe)
     words = [*words_of(num_rounds=2), f'--workdir={tmp_path}/read']
     assert __main__.launch(words) == ExitCode.DONE
     monkeypatch.undo()
@@ -112,8 +112,8 @@ def test_a_folder_that_cannot_be_written_is_refused_first(
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail('it computes'))
   (tmp_path / 'file').touch()
-  for place in ('file', 'file/below', '/proc/none'):
-    assert main(words.format(place).split()) == ExitCode.USAGE
+  for folder in ('file', 'file/below', '/proc/none'):
+    assert main(words.format(folder).split()) == ExitCode.USAGE
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(('--out=', '--output='))
   assert [path.name for path in tmp_path.iterdir()] == ['file']

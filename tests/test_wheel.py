@@ -37,7 +37,7 @@ def get_config():
 
 
 def output_of(*command, folder):
-  done = subprocess.run(
+  process = subprocess.run(
     command,
     cwd=folder,
     capture_output=True,
@@ -45,8 +45,8 @@ def output_of(*command, folder):
     timeout=LIMIT_SECONDS,
     check=False,
   )
-  assert done.returncode == 0, done.stderr
-  return done.stdout
+  assert process.returncode == 0, process.stderr
+  return process.stdout
 
 
 @pytest.fixture(scope='module')
@@ -80,7 +80,7 @@ def programs(wheel, tmp_path_factory):
 
 
 @pytest.fixture
-def place(tmp_path):
+def working_folder(tmp_path):
   """A working directory with a folder configs/ of the user's own."""
   (tmp_path / 'configs').mkdir()
   (tmp_path / 'configs/derived.py').write_text(DERIVED)
@@ -96,23 +96,25 @@ def test_the_wheel_has_the_config_files_inside_the_package(wheel):
   assert shipped == {path.name for path in (ROOT / 'configs').glob('*.py')}
 
 
-def test_our_config_files_and_the_users_run(programs, place):
+def test_our_config_files_and_the_users_run(programs, working_folder):
   command = (str(programs / 'moon-jax'), '--config.data.limit=300')
   ours = ('--config=configs/digits_moon.py', '--config.num_rounds=1')
-  output_of(*command, *ours, '--workdir=ours', folder=place)
-  output_of(*command, '--config=configs/derived.py', '--workdir=users', folder=place)
+  output_of(*command, *ours, '--workdir=ours', folder=working_folder)
+  output_of(
+    *command, '--config=configs/derived.py', '--workdir=users', folder=working_folder
+  )
   for run in ('ours', 'users'):
-    assert (place / run / 'summary.json').exists()
+    assert (working_folder / run / 'summary.json').exists()
 
 
-def test_a_file_of_the_user_comes_before_ours(programs, place):
-  (place / 'configs/digits_moon.py').write_text(SAME_NAME)
+def test_a_file_of_the_user_comes_before_ours(programs, working_folder):
+  (working_folder / 'configs/digits_moon.py').write_text(SAME_NAME)
   names = ('digits_moon', 'derived', 'fashion_mnist_moon')
   code = 'import moon_jax\n' + '\n'.join(
     f"print(moon_jax.load_config('configs/{name}.py').seed)" for name in names
   )
-  lines = output_of(str(programs / 'python'), '-c', code, folder=place).splitlines()
-  assert lines == ['7', '7', '0']
+  output = output_of(str(programs / 'python'), '-c', code, folder=working_folder)
+  assert output.split() == ['7', '7', '0']
 
 
 def test_nothing_named_configs_can_be_imported(programs, tmp_path):
