@@ -125,7 +125,7 @@ def spelled_flags(path):
 
 
 # These rooms are converted next.
-NEXT = ('models', 'data', 'algorithms', 'sweeps')
+NEXT = ('models', 'algorithms')
 
 
 def test_only_core_flags_spells_flags():

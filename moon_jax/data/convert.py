@@ -28,7 +28,7 @@ from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import KnobError, UsageError, print_or_help
-from moon_jax.core.flags import flag
+from moon_jax.core.flags import flag, option
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
@@ -56,7 +56,7 @@ def parse(argv: list[str]) -> tuple[flags.FlagValues, config_lib.Config | None]:
   """
   words, values = cli.read_flags(argv, {'out': str, 'synthetic': str}, known_only=True)
   if not values.out:
-    raise UsageError('--out is missing; see --help.')
+    raise UsageError(f'{option("out")} is missing; see --help.')
   if values.synthetic and words:
     raise UsageError(f'{words[0]!r} is not used with --synthetic.')
   return values, None if values.synthetic else cli.parse(words).config
@@ -71,7 +71,7 @@ def convert(argv: list[str]) -> str:
   values, config = parse(argv)
   out = expand(values.out)
   if out.exists():
-    raise UsageError(f'--out={values.out!r} exists already; give a new name.')
+    raise UsageError(f'{option("out", values.out)} exists already; give a new name.')
   files.require_writable(out, 'out')
   if config is None:
     sizes = _write_synthetic(out, values.synthetic)
@@ -137,7 +137,7 @@ def _write_records(out, source, options):
   if has_validation:
     print(
       f'{flag("data.source")}={source}: the examples for validation are left out of '
-      f'records; --out={out}.npz keeps them.',
+      f'records; {option("out")}={out}.npz keeps them.',
       file=sys.stderr,
     )
   if isinstance(content, assembled.Federation):
@@ -150,7 +150,8 @@ def _write_records_of_memory(out, source, dataset):
   data_flag = f'{flag("data.source")}={source}'
   if dataset.train_clients is None:
     raise DataError(
-      f'{data_flag}: the data have no user ids; write a file: --out={out}.npz.'
+      f'{data_flag}: the data have no user ids; write a file: '
+      f'{option("out")}={out}.npz.'
     )
   federation = assembled.Federation(
     data_flag=data_flag,

@@ -47,7 +47,8 @@ def sweep_runs(
   knobs_of_words = dict(_knob_and_value(word) for word in words)
   set_twice = sorted(knobs_of_words.keys() & over.keys())
   if set_twice:
-    raise ConfigError([f'--over and --config both set {", ".join(set_twice)}.'])
+    names = ', '.join(set_twice)
+    raise ConfigError([f'{option("over")} and {option("config")} both set {names}.'])
   runs = []
   problems: list[str] = []
   for variant_choice in _variant_choices(choice):
