@@ -10,6 +10,7 @@ from moon_jax.config import validate
 from moon_jax.core import keys
 from moon_jax.core.errors import UsageError
 from moon_jax.planning import availability, clients
+from moon_jax.planning.participation import Participation
 from tests import world
 from tests.planning.test_planning import trained_batches
 from tests.round.test_round import assert_equal_to_reference, reference_run
@@ -19,97 +20,99 @@ PARTIAL_WORK = {'stragglers_send_partial_work': True}
 
 
 def test_local_epochs_are_uniform_and_each_clients_own():
-  plans = world.planner(sizes=(16,) * 4, **EPOCHS).training
+  training = world.planner(sizes=(16,) * 4, **EPOCHS).training
   everyone = np.arange(4)
-  rounds = np.array([plans.steps_of_round(t, everyone) for t in range(300)])
-  each = int(plans.real_steps(everyone)[0]) // 4  # steps of an epoch
-  counts = np.unique(rounds // each, return_counts=True)
-  assert counts[0].tolist() == [2, 3, 4]
-  # 400 each, standard deviation sqrt(1200 * 2 / 9) = 16.3
-  assert np.abs(counts[1] - 400).max() < 5 * 16.3
-  assert np.any(rounds[:, 0] != rounds[:, 1])
-  again = plans.steps_of_round(7, np.array([3, 1]))
-  np.testing.assert_array_equal(again, rounds[7, [3, 1]])
+  steps = np.array([training.steps_of_round(index, everyone) for index in range(300)])
+  steps_of_epoch = int(training.real_steps(everyone)[0]) // 4
+  num_epochs, counts = np.unique(steps // steps_of_epoch, return_counts=True)
+  assert num_epochs.tolist() == [2, 3, 4]
+  # 400 times each number, standard deviation sqrt(1200 * 2 / 9) = 16.3
+  assert np.abs(counts - 400).max() < 5 * 16.3
+  assert np.any(steps[:, 0] != steps[:, 1])
+  steps_of_two = training.steps_of_round(7, np.array([3, 1]))
+  np.testing.assert_array_equal(steps_of_two, steps[7, [3, 1]])
 
 
-def partial(sizes):
-  """A planner in whose rounds three clients are late, and send what they have."""
+def planner_with_three_late(sizes):
+  """A planner of rounds in which three clients are late, and send what they have."""
   return world.planner(
     sizes=sizes,
     cohort_size=len(sizes),
     local_epochs=1,
     num_stragglers=3,
-    stragglers_send_partial_work=True,
+    **PARTIAL_WORK,
   )
 
 
 def test_each_late_client_draws_the_part_of_its_work_that_it_does():
   # Four steps each, but client 2 has one.
-  plans, late = partial((64, 64, 16, 64)), []
-  whole = plans.training.real_steps(np.arange(4)).tolist()
+  planner, everyone = planner_with_three_late((64, 64, 16, 64)), np.arange(4)
+  all_steps = planner.training.real_steps(everyone)
+  steps_of_late = []
   for index in range(400):
-    plan = plans.plan(index)
-    steps = plans.training.steps_of_round(index, plan.clients, plan.stragglers)
-    assert len(plan.stragglers) == 3
-    in_time = np.setdiff1d(plan.clients, plan.stragglers)
-    assert steps[in_time] == whole[in_time[0]]
+    draw = planner.draw(index)
+    steps = planner.training.steps_of_round(index, draw.clients, draw.interrupted)
+    assert len(draw.stragglers) == 3
+    (in_time,) = np.setdiff1d(everyone, draw.stragglers)
+    assert steps[in_time] == all_steps[in_time]
     assert steps[2] == 1
-    late.append([steps[c] if c in plan.stragglers else 0 for c in (0, 1, 3)])
-  numbers, counts = np.unique(late, return_counts=True)
-  assert numbers.tolist() == [0, 1, 2, 3]
+    is_late = np.isin(everyone, draw.stragglers)
+    steps_of_late.append(np.where(is_late, steps, 0)[[0, 1, 3]])
+  num_steps, counts = np.unique(steps_of_late, return_counts=True)
+  assert num_steps.tolist() == [0, 1, 2, 3]
   # A third of the rest each; standard deviation sqrt(900 * 2 / 9) = 14.1
   assert np.abs(counts[1:] - counts[1:].mean()).max() < 5 * 14.1
-  assert np.any(np.diff(late, axis=1))
+  assert np.any(np.diff(steps_of_late, axis=1))
 
 
 def test_what_client_0_does_is_independent_of_who_is_drawn():
   """Its id is 0, which would be no part of a key: see `host_rng`."""
-  plans, steps = partial((11 * 16,) * 10), []
+  planner, steps_of_client_0 = planner_with_three_late((11 * 16,) * 10), []
   for index in range(2000):
-    plan = plans.plan(index)
-    done = plans.training.steps_of_round(index, plan.clients, plan.stragglers)
-    steps += [done[0]] if 0 in plan.stragglers else []
+    draw = planner.draw(index)
+    if 0 in draw.stragglers:
+      steps = planner.training.steps_of_round(index, np.array([0]), draw.interrupted)
+      steps_of_client_0.append(steps[0])
   # Uniform from 1 to 10; deviation 2.87 / sqrt(600).
-  assert abs(np.mean(steps) - 5.5) < 4 * 0.12
-  draw = clients.attack_seeds(3, 0, np.array([0]), np.array([0]))
-  assert draw != keys.host_rng(3, keys.Purpose.ATTACK).integers(2**31)
+  assert abs(np.mean(steps_of_client_0) - 5.5) < 4 * 0.12
+  attack_seeds = clients.attack_seeds(3, 0, np.array([0]), np.array([0]))
+  assert attack_seeds != keys.host_rng(3, keys.Purpose.ATTACK).integers(2**31)
 
 
 @pytest.mark.parametrize('segment_steps', [0, 4])
-@pytest.mark.parametrize(
-  'more', [EPOCHS, {'num_stragglers': 2, **PARTIAL_WORK, **EPOCHS}], ids=str
-)
-def test_less_work_is_the_first_of_the_same_batches(more, segment_steps):
-  whole = world.planner(segment_steps=segment_steps, local_epochs=4).training
-  some = world.planner(segment_steps=segment_steps, **more)
-  lengths = set()
+@pytest.mark.parametrize('num_stragglers', [0, 2])
+def test_less_work_is_the_first_of_the_same_batches(num_stragglers, segment_steps):
+  all_work = world.planner(segment_steps=segment_steps, local_epochs=4).training
+  planner = world.planner(
+    segment_steps=segment_steps, num_stragglers=num_stragglers, **PARTIAL_WORK, **EPOCHS
+  )
+  steps_left_out = set()
   for index in range(10):
-    plan, trained = some.plan(index), trained_batches(some.plan(index))
-    late = some.draw(index).interrupted
-    steps = some.training.steps_of_round(index, plan.clients, late)
-    for slot, (rows, real) in enumerate(whole.batches(index, plan.clients)):
-      pairs = list(zip(rows, real, strict=True))[: steps[slot]]
-      assert trained[slot] == [row[:n].tolist() for row, n in pairs]
-    full = whole.real_steps(plan.clients)
-    lengths |= set((full - steps).tolist())
-    late = np.isin(plan.clients, plan.stragglers)
-    if 'num_stragglers' in more:
-      assert late.sum() == 2
-      assert np.all((steps[late] >= 1) & (steps[late] < full[late]))
-  assert len(lengths) > 2
+    draw, trained = planner.draw(index), trained_batches(planner.plan(index))
+    steps = planner.training.steps_of_round(index, draw.clients, draw.interrupted)
+    for slot, (rows, num_real) in enumerate(all_work.batches(index, draw.clients)):
+      batches = [batch[:n].tolist() for batch, n in zip(rows, num_real, strict=True)]
+      assert trained[slot] == batches[: steps[slot]]
+    all_steps = all_work.real_steps(draw.clients)
+    steps_left_out |= set((all_steps - steps).tolist())
+    is_late = np.isin(draw.clients, draw.interrupted)
+    assert is_late.sum() == num_stragglers
+    assert np.all(steps[is_late] >= 1)
+    assert np.all(steps[is_late] < all_steps[is_late])
+  assert len(steps_left_out) > 2
 
 
 def test_the_late_send_nothing_and_are_not_in_the_cohort():
-  plans = world.planner(cohort_size=2, num_stragglers=1)
-  whole = world.planner(cohort_size=3)
-  seen = set()
+  planner = world.planner(cohort_size=2, num_stragglers=1)
+  without_stragglers = world.planner(cohort_size=3)
+  slots_of_straggler = set()
   for index in range(20):
-    plan = plans.plan(index)
-    together = sorted([*plan.clients.tolist(), *plan.stragglers.tolist()])
-    assert together == whole.cohort(index).tolist()
-    assert plan.clients.tolist() == plans.cohort(index).tolist()
-    seen.add(together.index(plan.stragglers[0]))
-  assert seen == {0, 1, 2}
+    plan = planner.plan(index)
+    drawn = sorted([*plan.clients.tolist(), *plan.stragglers.tolist()])
+    assert drawn == without_stragglers.cohort(index).tolist()
+    assert plan.clients.tolist() == planner.cohort(index).tolist()
+    slots_of_straggler.add(drawn.index(plan.stragglers[0]))
+  assert slots_of_straggler == {0, 1, 2}
 
 
 def test_a_federation_of_unequal_work_equals_the_reference():
@@ -119,18 +122,16 @@ def test_a_federation_of_unequal_work_equals_the_reference():
   assert_equal_to_reference('scaffold', history, expected)
 
 
-def chosen(available, index, size, num_clients):
-  plans = world.planner(
-    sizes=(16,) * num_clients, cohort_size=size, available=available
-  )
-  return plans.cohort(index).tolist()
+def draw_cohort(available, index, cohort_size, num_clients):
+  participation = Participation(num_clients, cohort_size, available)
+  return participation.draw(seed=0, round_index=index).clients.tolist()
 
 
 def test_groups_take_turns():
   available = availability.cyclic(np.ones(7), groups=3)
   for index in range(9):
     group = set(range(index % 3, 7, 3))
-    assert set(chosen(available, index, 2, 7)) <= group
+    assert set(draw_cohort(available, index, 2, 7)) <= group
   availability.require_enough(available, 2, 9)
   message = 'In round 2 2 clients are available, and a round needs 3: lower'
   with pytest.raises(UsageError, match=message):
@@ -140,9 +141,9 @@ def test_groups_take_turns():
 
 def test_clients_come_in_proportion_to_their_examples():
   available = availability.by_data(np.array([1, 2, 5]))
-  found = np.bincount([chosen(available, i, 1, 3)[0] for i in range(2000)])
+  drawn = [draw_cohort(available, index, 1, 3)[0] for index in range(2000)]
   # 250, 500 and 1250; standard deviations below 22.4
-  assert np.abs(found - [250, 500, 1250]).max() < 5 * 22.4
+  assert np.abs(np.bincount(drawn) - [250, 500, 1250]).max() < 5 * 22.4
 
 
 def test_uniform_availability_keeps_the_draw_of_saved_runs():
@@ -150,7 +151,7 @@ def test_uniform_availability_keeps_the_draw_of_saved_runs():
   assert available.of_round(3) is None
   rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([0, 2, 5])))
   expected = np.sort(rng.choice(9, 4, replace=False)).tolist()
-  assert chosen(available, 5, 4, 9) == expected
+  assert draw_cohort(available, 5, 4, 9) == expected
 
 
 def test_a_trace_by_hand_begins_again(tmp_path):
@@ -158,8 +159,8 @@ def test_a_trace_by_hand_begins_again(tmp_path):
   text = 'client,first,last\n0,1,3\n2,1,1\n2,3,3\n1,2,2\n'
   path.write_text(text, encoding='utf-8-sig')  # as Excel writes it
   available = availability.trace(np.ones(4), path=str(path))
-  found = [chosen(available, index, 2, 4) for index in range(6)]
-  assert found == [[0, 2], [0, 1], [0, 2]] * 2
+  cohorts = [draw_cohort(available, index, 2, 4) for index in range(6)]
+  assert cohorts == [[0, 2], [0, 1], [0, 2]] * 2
   availability.require_enough(available, 2, 9)
 
 
@@ -167,9 +168,16 @@ def test_a_trace_by_hand_begins_again(tmp_path):
 def test_a_run_has_one_trace(tmp_path):
   path = tmp_path / 'trace.csv'
   path.write_text('client,first,last\n0,1,9\n1,1,9\n')
-  knobs = {'algorithm': 'fedavg', 'num_clients': 3, 'participation': 0.5}
-  knobs |= {'data.limit': 100, 'local_epochs': 1, 'partition.min_size': 1}
-  knobs |= {'availability.name': 'trace', 'availability.path': str(path)}
+  knobs = {
+    'algorithm': 'fedavg',
+    'num_clients': 3,
+    'participation': 0.5,
+    'data.limit': 100,
+    'local_epochs': 1,
+    'partition.min_size': 1,
+    'availability.name': 'trace',
+    'availability.path': str(path),
+  }
   first = moon_jax.run(knobs | {'num_rounds': 1}, tmp_path / 'run')
   assert first.metrics[0]['clients'] == [0, 1]
   path.write_text('client,first,last\n0,1,9\n2,1,9\n')
@@ -179,20 +187,18 @@ def test_a_run_has_one_trace(tmp_path):
     moon_jax.run(knobs | {'num_rounds': 2}, tmp_path / 'run')
 
 
-@pytest.mark.parametrize(
-  'text',
-  ['', 'client,first,last\n', '0,1,2\n0,1,2\n', 'client,first,last\n4,1,2\n']
-  + [
-    f'client,first,last\n0,{words}\n'
-    for words in ('0,1', '3,2', '1', 'a,b', f'1,{10**20}')
-  ],
-)
-def test_another_trace_is_one_line(tmp_path, text):
+def test_a_file_of_another_form_is_no_trace(tmp_path):
   path = tmp_path / 'trace.csv'
-  path.write_text(text)
+  header = 'client,first,last\n'
+  no_lines = ['', header]
+  no_header = ['0,1,2\n0,1,2\n']
+  no_client_or_round = ['4,1,2', '0,0,1', '0,3,2', '0,1', '0,a,b', f'0,1,{10**20}']
+  lines = [f'{header}{line}\n' for line in no_client_or_round]
   message = f'^--config.availability.path={str(path)!r} must be a text: .* 0 to 3, '
-  with pytest.raises(UsageError, match=message.replace('\\', '.')):
-    availability.trace(np.ones(4), path=str(path))
+  for text in [*no_lines, *no_header, *lines]:
+    path.write_text(text)
+    with pytest.raises(UsageError, match=message.replace('\\', '.')):
+      availability.trace(np.ones(4), path=str(path))
 
 
 def test_a_trace_of_nobody_s_home_is_refused():
@@ -201,15 +207,16 @@ def test_a_trace_of_nobody_s_home_is_refused():
 
 
 def test_attackers_are_drawn_once_and_draw_anew_each_round():
-  found = clients.draw_attackers(3, 10, 0.25)
-  assert len(found) == len(set(found.tolist())) == 3  # 2.5, halves rounded up
-  assert found.tolist() != clients.draw_attackers(4, 10, 0.25).tolist()
+  attackers = clients.draw_attackers(3, 10, 0.25)
+  assert len(attackers) == len(set(attackers.tolist())) == 3  # 2.5, halves rounded up
+  assert attackers.tolist() != clients.draw_attackers(4, 10, 0.25).tolist()
   # Only the attack label_flip changes labels.
-  assert clients.label_flippers('label_flip', found) is found
-  assert len(clients.label_flippers('ipm', found)) == 0
+  assert clients.label_flippers('label_flip', attackers) is attackers
+  assert len(clients.label_flippers('ipm', attackers)) == 0
   assert len(clients.label_flippers('label_flip', None)) == 0
-  given = np.array([1, 4, 8], np.int32), np.array([4, 8])
-  first, second = (clients.attack_seeds(3, index, *given) for index in (0, 1))
+  cohort, attackers = np.array([1, 4, 8], np.int32), np.array([4, 8])
+  first = clients.attack_seeds(3, 0, cohort, attackers)
+  second = clients.attack_seeds(3, 1, cohort, attackers)
   assert first[0] == -1
   assert len({*first.tolist()[1:], *second.tolist()[1:]}) == 4
   assert min(*first[1:], *second[1:]) >= 0
@@ -218,95 +225,106 @@ def test_attackers_are_drawn_once_and_draw_anew_each_round():
 SIZES_OF_TEN = np.full(10, 4)
 
 
-def participation(**changes):
-  config = validate({name.replace('__', '.'): v for name, v in changes.items()})
-  return scheduling.who_takes_part(ScheduleOptions(config), SIZES_OF_TEN)
+def participation(knobs):
+  return scheduling.who_takes_part(ScheduleOptions(validate(knobs)), SIZES_OF_TEN)
 
 
 def test_the_knobs_decide_who_takes_part():
-  some = participation(
-    algorithm='fedavg',
-    participation=0.5,
-    stragglers__fraction=0.4,
-    availability__name='cyclic',
-    attack__name='alie',
-    attack__fraction=0.2,
+  half = participation(
+    {
+      'algorithm': 'fedavg',
+      'participation': 0.5,
+      'stragglers.fraction': 0.4,
+      'availability.name': 'cyclic',
+      'attack.name': 'alie',
+      'attack.fraction': 0.2,
+    }
   )
-  assert (some.cohort_size, some.num_stragglers) == (3, 2)
-  assert not some.stragglers_send_partial_work
-  assert some.available.period == 2
-  assert len(some.attackers) == 2
-  partial = {'stragglers__fraction': 0.4, 'stragglers__send': 'partial'}
-  everyone = participation(algorithm='fedavg', **partial)
+  assert (half.cohort_size, half.num_stragglers) == (3, 2)
+  assert not half.stragglers_send_partial_work
+  assert half.available.period == 2
+  assert len(half.attackers) == 2
+  partial = {'stragglers.fraction': 0.4, 'stragglers.send': 'partial'}
+  everyone = participation({'algorithm': 'fedavg'} | partial)
   assert (everyone.cohort_size, everyone.num_stragglers) == (10, 4)
   assert everyone.stragglers_send_partial_work
-  plain = participation(algorithm='solo', **partial, attack__name='ipm')
-  assert (plain.num_stragglers, plain.attackers) == (0, None)
+  solo = participation({'algorithm': 'solo', 'attack.name': 'ipm'} | partial)
+  assert (solo.num_stragglers, solo.attackers) == (0, None)
 
 
-def local_work(**knobs):
+def local_work(knobs):
   return scheduling.local_work(ScheduleOptions(validate(knobs)), SIZES_OF_TEN)
 
 
 def test_the_knobs_decide_how_long_clients_train():
   knobs = {'algorithm': 'fedavg', 'local_epochs': 3, 'local_epochs_min': 2}
-  work = local_work(**knobs)
+  work = local_work(knobs)
   assert (work.local_epochs, work.local_epochs_min) == (3, 2)
   with pytest.raises(UsageError, match=r'local_epochs_min=4 must .*local_epochs=3\.$'):
-    local_work(**knobs | {'local_epochs_min': 4})
+    local_work(knobs | {'local_epochs_min': 4})
 
 
 def test_stragglers_and_attackers_that_would_be_all_or_none_are_refused():
+  one_client = {'algorithm': 'fedavg', 'participation': 0.1}
   with pytest.raises(
-    UsageError, match=r'fraction=0\.5 makes all 1 clients of a round '
+    UsageError, match=r'stragglers\.fraction=0\.5 makes all 1 clients'
   ):
-    participation(algorithm='fedavg', participation=0.1, stragglers__fraction=0.5)
-  few = {'algorithm': 'fedavg', 'num_clients': 4}
-  flips = {'attack.name': 'label_flip', 'attack.fraction': 0.1}
-  with pytest.raises(UsageError, match=r'fraction=0\.1 of 4 clients is none: raise it'):
-    participation(**few, **flips)
+    participation(one_client | {'stragglers.fraction': 0.5})
+  four_clients = {'algorithm': 'fedavg', 'num_clients': 4}
   with pytest.raises(UsageError, match=r'stragglers\.fraction=0\.1 of 4 clients is no'):
-    participation(**few, **{'stragglers.fraction': 0.1})
+    participation(four_clients | {'stragglers.fraction': 0.1})
+  flips = {'attack.name': 'label_flip', 'attack.fraction': 0.1}
+  with pytest.raises(UsageError, match=r'attack\.fraction=0\.1 of 4 clients is none'):
+    participation(four_clients | flips)
 
 
 def test_an_attacker_that_flips_labels_trains_on_them():
-  config = validate(
-    {
-      'algorithm': 'fedlc',
-      'attack.name': 'label_flip',
-      'attack.fraction': 0.2,
-      'data.limit': 300,
-    }
-  )
   honest = experiment.build(validate({'algorithm': 'fedavg', 'data.limit': 300}))
-  built = experiment.build(config)
-  assert not built.algorithm.needs_all_uploads
-  given, found = (np.array(one.data.train.examples.labels) for one in (honest, built))
-  mine = np.concatenate(
-    built.data.partition.rows(built.planner.participation.attackers)
+  attacked = experiment.build(
+    validate(
+      {
+        'algorithm': 'fedlc',
+        'attack.name': 'label_flip',
+        'attack.fraction': 0.2,
+        'data.limit': 300,
+      }
+    )
   )
-  others = np.setdiff1d(np.arange(300), mine)
-  np.testing.assert_array_equal(found[mine], 9 - given[mine])
-  np.testing.assert_array_equal(found[others], given[others])
-  assert 0 < len(mine) < 300
+  assert not attacked.algorithm.needs_all_uploads
+  true_labels = np.array(honest.data.train.examples.labels)
+  labels = np.array(attacked.data.train.examples.labels)
+  attackers = attacked.planner.participation.attackers
+  rows_of_attackers = np.concatenate(attacked.data.partition.rows(attackers))
+  other_rows = np.setdiff1d(np.arange(300), rows_of_attackers)
+  flipped = 9 - true_labels[rows_of_attackers]
+  np.testing.assert_array_equal(labels[rows_of_attackers], flipped)
+  np.testing.assert_array_equal(labels[other_rows], true_labels[other_rows])
+  assert 0 < len(rows_of_attackers) < 300
   # FedLC's margins use the labels that a client trains on; pictures show the true ones.
-  np.testing.assert_array_equal(built.data.class_counts, honest.data.class_counts)
+  np.testing.assert_array_equal(attacked.data.class_counts, honest.data.class_counts)
   counts = [
-    np.bincount(found[r], minlength=10) for r in built.data.partition.rows(range(10))
+    np.bincount(labels[rows], minlength=10)
+    for rows in attacked.data.partition.rows(range(10))
   ]
-  np.testing.assert_array_equal(built.planner.client_facts['class_counts'], counts)
+  np.testing.assert_array_equal(attacked.planner.client_facts['class_counts'], counts)
 
 
 def test_an_attackers_own_test_has_true_labels():
-  knobs = {'algorithm': 'fedavg', 'data.limit': 300, 'data.local_test': 0.25}
-  knobs |= {'partition.min_size': 5}
+  knobs = {
+    'algorithm': 'fedavg',
+    'data.limit': 300,
+    'data.local_test': 0.25,
+    'partition.min_size': 5,
+  }
   honest = experiment.build(validate(knobs))
   flips = {'attack.name': 'label_flip', 'attack.fraction': 0.4}
-  built = experiment.build(validate(knobs | flips))
-  given, found = (np.array(one.data.train.examples.labels) for one in (honest, built))
-  trained, tested = built.data.partition.indices, built.tests.of_clients.rows
-  assert (found[trained] != given[trained]).any()
-  np.testing.assert_array_equal(found[tested], given[tested])
+  attacked = experiment.build(validate(knobs | flips))
+  true_labels = np.array(honest.data.train.examples.labels)
+  labels = np.array(attacked.data.train.examples.labels)
+  rows_trained = attacked.data.partition.indices
+  rows_tested = attacked.tests.of_clients.rows
+  assert (labels[rows_trained] != true_labels[rows_trained]).any()
+  np.testing.assert_array_equal(labels[rows_tested], true_labels[rows_tested])
 
 
 @pytest.mark.usefixtures('quick_runs')
@@ -321,12 +339,14 @@ def test_records_name_who_is_late_and_who_attacks(tmp_path):
     'attack.fraction': 0.4,
     'checkpoint_every_rounds': 1,
   }
-  whole = moon_jax.run(config, tmp_path / 'whole').metrics
-  moon_jax.run(config | {'num_rounds': 1}, tmp_path / 'parts')
-  assert moon_jax.run(config, tmp_path / 'parts').metrics == whole
-  attacking = clients.draw_attackers(0, 10, 0.4).tolist()
-  for line in whole:
+  lines = moon_jax.run(config, tmp_path / 'uninterrupted').metrics
+  moon_jax.run(config | {'num_rounds': 1}, tmp_path / 'resumed')
+  assert moon_jax.run(config, tmp_path / 'resumed').metrics == lines
+  attackers = clients.draw_attackers(0, 10, 0.4).tolist()
+  for line in lines:
     assert len(line['clients']) == 7
     assert sorted(line['clients'] + line['stragglers']) == list(range(10))
-    assert line['attackers'] == [c for c in attacking if c in line['clients']]
+    assert line['attackers'] == [
+      client for client in attackers if client in line['clients']
+    ]
     assert line['bytes_down'] * 7 == line['bytes_up'] * 10
