@@ -25,7 +25,7 @@ LABELS = np.concatenate(
 ).astype(np.int32)
 
 
-def both(algorithm, sizes, labels, num_lanes=2, num_devices=1):
+def run_and_reference(algorithm, sizes, labels, num_lanes=2, num_devices=1):
   """(engine, reference), the rounds of clients that own consecutive examples."""
   plans = world.planner(num_lanes, len(sizes), sizes, num_devices=num_devices)
 
@@ -43,19 +43,20 @@ def both(algorithm, sizes, labels, num_lanes=2, num_devices=1):
     )
     return jax.device_put(split)
 
-  run = {'plans': plans}
-  history = world.run(algorithm, NUM_ROUNDS, data_of=owned, **run)
+  history = world.run(algorithm, NUM_ROUNDS, data_of=owned, plans=plans)
   images = world.data()[1][: len(labels)]
-  run |= {'images': images, 'labels': labels}
-  return history, reference_run(algorithm, NUM_ROUNDS, **run)
+  expected = reference_run(
+    algorithm, NUM_ROUNDS, plans=plans, images=images, labels=labels
+  )
+  return history, expected
 
 
 @pytest.mark.parametrize('algorithm', few(['moon'], SEVERAL_CLIENTS))
 def test_odd_sizes_single_classes_and_everyone(algorithm):
-  history, expected = both(algorithm, SIZES, LABELS)
+  history, expected = run_and_reference(algorithm, SIZES, LABELS)
   assert_equal_to_reference(algorithm, history, expected)
-  seen = world.LOCAL_EPOCHS * np.array(SIZES, np.float32)
-  np.testing.assert_array_equal(history[0][1].num_seen, seen)
+  num_seen = world.LOCAL_EPOCHS * np.array(SIZES, np.float32)
+  np.testing.assert_array_equal(history[0][1].num_seen, num_seen)
 
 
 @pytest.mark.parametrize(
@@ -67,19 +68,19 @@ def test_odd_sizes_single_classes_and_everyone(algorithm):
 )
 def test_a_client_without_examples_changes_nothing(algorithm, num_devices):
   sizes, labels = (0, 1, B - 1, B + 1), np.delete(LABELS, slice(B, 2 * B))
-  history, expected = both(algorithm, sizes, labels, 3, num_devices)
-  others = np.array([False, True, True, True])
-  told = [(state, of_some(metrics, others)) for state, metrics in history]
-  assert_equal_to_reference(algorithm, told, expected)
+  history, expected = run_and_reference(algorithm, sizes, labels, 3, num_devices)
+  has_examples = np.array([False, True, True, True])
+  trained = [(state, of_some(metrics, has_examples)) for state, metrics in history]
+  assert_equal_to_reference(algorithm, trained, expected)
   first = world.of_client(world.first_state(algorithm).clients, 0)
   for state, metrics in history:
     assert metrics.num_seen[0] == metrics.drift[0] == 0
     # The client's memory does not change.
-    kept = world.of_client(state.clients, 0)
-    jax.tree.map(np.testing.assert_array_equal, kept, first)
+    memory = world.of_client(state.clients, 0)
+    jax.tree.map(np.testing.assert_array_equal, memory, first)
 
 
 @pytest.mark.parametrize('algorithm', few(['scaffold'], ['fedavg', 'moon']))
 def test_one_client(algorithm):
-  history, expected = both(algorithm, (B + 1,), LABELS[-(B + 1) :], 1)
+  history, expected = run_and_reference(algorithm, (B + 1,), LABELS[-(B + 1) :], 1)
   assert_equal_to_reference(algorithm, history, expected)

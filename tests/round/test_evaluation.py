@@ -14,9 +14,10 @@ from tests import reference, world
 from tests.selection import few
 
 
-def evaluated(models, split, batch_size, num_devices, **more):
-  given = devices.mesh(num_devices), batch_size
-  evaluate = evaluation.make_evaluation(world.network().apply, *given, **more)
+def evaluated(models, split, batch_size, num_devices, num_clients=0):
+  evaluate = evaluation.make_evaluation(
+    world.network().apply, devices.mesh(num_devices), batch_size, num_clients
+  )
   return jax.jit(evaluate)(models, split)
 
 
@@ -35,18 +36,20 @@ def test_equals_one_plain_forward_however_it_is_split(batch_size, num_devices):
   answers = np.argmax(logits, axis=-1)
   owners = np.random.default_rng(0).integers(0, 6, len(labels)).astype(np.int32)
   # Users that own an example, and one that owns none.
-  right = [answer == labels for answer in answers]
-  wanted = [np.bincount(owners, one, minlength=7).tolist() for one in right]
-  assert len({*wanted[0]}) > 2
+  num_correct = [
+    np.bincount(owners, answers_of_model == labels, minlength=7).tolist()
+    for answers_of_model in answers
+  ]
+  assert len({*num_correct[0]}) > 2
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *models)
   split = split._replace(clients=jnp.asarray(owners))
-  found = evaluated(stacked, split, batch_size, num_devices, num_clients=7)
-  assert found.by_client.tolist() == wanted
-  assert found.num_correct.tolist() == np.sum(wanted, 1).tolist()
+  score = evaluated(stacked, split, batch_size, num_devices, num_clients=7)
+  assert score.by_client.tolist() == num_correct
+  assert score.num_correct.tolist() == np.sum(num_correct, 1).tolist()
   for index, model in enumerate(models):
-    given = model['params'], images, labels
-    _, loss = reference.accuracy_and_loss(reference.mlp, *given)
-    np.testing.assert_allclose(found.loss_sum[index] / 75, loss, rtol=1e-5)
+    params = model['params']
+    _, loss = reference.accuracy_and_loss(reference.mlp, params, images, labels)
+    np.testing.assert_allclose(score.loss_sum[index] / 75, loss, rtol=1e-5)
   # If the labels are a model's own answers, all 75 examples are correct, and filler is
   # too, but it must not count.
   easy = split._replace(labels=jnp.asarray(answers[0], jnp.int32))
@@ -54,16 +57,16 @@ def test_equals_one_plain_forward_however_it_is_split(batch_size, num_devices):
 
 
 @pytest.mark.parametrize(
-  ('batch_size', 'num_devices', 'each', 'size'),
+  ('batch_size', 'num_devices', 'num_batches', 'size'),
   # 75 examples are five batches of 16; and 38 on each of two devices, not 500.
   [(16, 1, 5, 16), (16, 3, 2, 16), (16, 8, 1, 10), (500, 2, 1, 38)],
 )
 def test_devices_share_the_batches_without_needless_filler(
-  batch_size, num_devices, each, size
+  batch_size, num_devices, num_batches, size
 ):
   mesh = devices.mesh(num_devices)
   evaluate = evaluation.make_evaluation(world.network().apply, mesh, batch_size)
   program = jax.make_jaxpr(evaluate)(tree.repeat(world.variables(), 1), world.data()[0])
-  assert f'length={each} ' in str(program).replace('\n', ' ')
+  assert f'length={num_batches} ' in str(program).replace('\n', ' ')
   assert f'f32[{size},' in str(program)
   assert '[500' not in str(program)

@@ -49,15 +49,16 @@ def test_equals_the_reference_without_that_client(
   skipped = [{client} if index >= FIRST_BAD else set() for index in range(NUM_ROUNDS)]
   history = run(algorithm, plans, client, bad_value)
   expected = reference_run(algorithm, NUM_ROUNDS, plans=plans, skipped=skipped)
-  told = [(state, of_some(metrics, metrics.finite)) for state, metrics in history]
-  assert_equal_to_reference(algorithm, told, expected)
+  finite = [(state, of_some(metrics, metrics.finite)) for state, metrics in history]
+  assert_equal_to_reference(algorithm, finite, expected)
 
   for index, (state, metrics) in enumerate(history):
     assert bool(metrics.server_finite)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
     plan, truth = plans.plan(index), expected[index]
-    given = index + 1, plan, metrics, (1, 1)
-    record = metrics_lib.round_record(*given, skip_nonfinite=True)
+    record = metrics_lib.round_record(
+      index + 1, plan, metrics, traffic=(1, 1), skip_nonfinite=True
+    )
     assert set(record['skipped_clients']) == skipped[index]
     assert set(record['clients']) == set(plan.clients)
     assert record['num_examples'] == world.LOCAL_EPOCHS * plan.cohort.weights.sum()
@@ -71,9 +72,11 @@ def test_equals_the_reference_without_that_client(
 def test_the_memory_of_a_client_that_is_not_finite_stays_bit_for_bit(cohort_size):
   plans = world.planner(cohort_size=cohort_size)
   history = run('moon', plans, 1, np.nan)
-  kept = [world.of_client(state.clients, 1) for state, _ in history[FIRST_BAD - 1 :]]
-  for after in kept[1:]:
-    jax.tree.map(np.testing.assert_array_equal, after, kept[0])
+  before, *after = (
+    world.of_client(state.clients, 1) for state, _ in history[FIRST_BAD - 1 :]
+  )
+  for memory in after:
+    jax.tree.map(np.testing.assert_array_equal, memory, before)
   assert float(history[-1][0].clients.count[1]) == 1
 
 
@@ -85,14 +88,19 @@ LOSS = {'train_loss': float('nan'), 'drift': float('inf')}
 
 def metrics(*finite, server=True):
   """Metrics of three clients; only the deciding fields are filled in."""
-  nothing = dict.fromkeys(('sums', 'num_seen', 'drift', 'reports', 'computed'))
   return metrics_lib.ClientMetrics(
-    **nothing, finite=np.array(finite), server_finite=np.array(server)
+    sums=None,
+    num_seen=None,
+    drift=None,
+    reports=None,
+    computed=None,
+    finite=np.array(finite),
+    server_finite=np.array(server),
   )
 
 
 @pytest.mark.parametrize(
-  ('on_nonfinite', 'changes', 'of_round', 'told'),
+  ('on_nonfinite', 'changes', 'of_round', 'not_finite'),
   [
     ('stop', LOSS, metrics(True, False, False), 'train_loss, drift (clients 8, 9)'),
     ('stop', {}, metrics(False, True, True), 'updates (clients 3)'),
@@ -104,16 +112,16 @@ def metrics(*finite, server=True):
     ('skip_client', {}, metrics(*[True] * 3, server=False), 'the new global model'),
   ],
 )
-def test_what_ends_a_run_and_what_it_says(on_nonfinite, changes, of_round, told):
+def test_what_ends_a_run_and_what_it_says(on_nonfinite, changes, of_round, not_finite):
   record = RECORD | changes
-  if told is None:
+  if not_finite is None:
     stop_if_diverged(record, of_round, on_nonfinite)
     return
   with pytest.raises(DivergedError) as caught:
     stop_if_diverged(record, of_round, on_nonfinite)
   text = str(caught.value)
   assert text.startswith('Diverged in round 7. ')
-  assert f'Not finite: {told}. ' in text
+  assert f'Not finite: {not_finite}. ' in text
   assert ('skip_client' in text) == (on_nonfinite == 'stop')
 
 
@@ -134,17 +142,17 @@ def test_a_run_goes_on_without_clients_that_are_not_finite(tmp_path):
   stopped = launch(tmp_path, *words, '--config.num_rounds=1')
   assert stopped.returncode == ExitCode.DIVERGED
   (line,) = stopped.stderr.splitlines()
-  bad = [int(word) for word in re.search(r'\(clients (.*)\)', line)[1].split(', ')]
+  diverged = [int(word) for word in re.search(r'\(clients (.*)\)', line)[1].split(', ')]
   with np.load(tmp_path / 'run/partition.npz') as saved:
     sizes = np.diff(saved['offsets'])
-  assert 0 < len(bad) < 10
-  assert bad == np.flatnonzero(sizes > 32).tolist()
+  assert 0 < len(diverged) < 10
+  assert diverged == np.flatnonzero(sizes > 32).tolist()
 
   # In round 2 the model that all clients receive is huge, and no client stays finite.
   words += ['--config.on_nonfinite=skip_client', '--config.num_rounds=3']
   assert launch(tmp_path, *words).returncode == ExitCode.DIVERGED
   first, last = read_lines(tmp_path / 'run/metrics.jsonl')
-  assert first['skipped_clients'] == bad
+  assert first['skipped_clients'] == diverged
   assert first['clients'] == list(range(10))
   assert first['train_loss'] > 0
   assert None not in first.values()

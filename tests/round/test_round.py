@@ -21,7 +21,7 @@ TOLERANCE = 1e-5
 # Without a server -> the algorithm that the reference runs on a mixing matrix.
 PEERS = {'decentralized_fedavg': 'fedavg', 'decentralized_moon': 'moon'}
 # Terms that algorithms add to the loss.
-OWN = dict.fromkeys(
+OWN_LOSSES = dict.fromkeys(
   (
     *('prototype_loss', 'distance_loss', 'distillation_loss', 'correlation_loss'),
     'linear_loss',
@@ -53,15 +53,17 @@ def reference_run(algorithm, num_rounds, *, model='mlp', plans=None, **changes):
     options['mixing'] = [reference.without_absent(everyone, c) for c in cohorts]
   rounds = [world.batches_of(plans, index) for index in range(num_rounds)]
   _, images, labels = world.data(model)
-  given = {
+  arguments = {
     'algorithm': NAMES.get(algorithm, algorithm),
     'network': getattr(reference, model),
     'params': world.variables(model)['params'],
     'images': images,
     'labels': labels,
+    'rounds': rounds,
+    'num_clients': len(sizes),
+    'sizes': sizes,
   }
-  given |= {'rounds': rounds, 'num_clients': len(sizes), 'sizes': sizes}
-  return reference.run(**given | options | changes)
+  return reference.run(**arguments | options | changes)
 
 
 @functools.cache
@@ -90,11 +92,11 @@ def other_memory(algorithm, state, metrics, truth):
   if algorithm == 'mofedsam':
     yield state.server.memory, truth.last_change
   if algorithm == 'sa_moon':
-    kept = [truth.temperatures[client] for client in range(len(world.SIZES))]
+    temperatures = [truth.temperatures[client] for client in range(len(world.SIZES))]
     if state.clients.temperature is None:
-      yield state.server.memory, kept[0]
+      yield state.server.memory, temperatures[0]
     else:
-      yield state.clients.temperature, np.array(kept)
+      yield state.clients.temperature, np.array(temperatures)
   if algorithm == 'feddyn':
     yield state.server.memory.h, truth.control
     for client, gradient in truth.controls.items():
@@ -102,11 +104,12 @@ def other_memory(algorithm, state, metrics, truth):
   if algorithm == 'fednova':
     yield state.server.memory, truth.pace
   if algorithm in ('fedproc', 'fedproto'):
-    kept = state.server.memory
-    kept = kept.prototypes if algorithm == 'fedproc' else kept
-    assert {*np.flatnonzero(kept.there)} == {*truth.prototypes}
+    prototypes = state.server.memory
+    if algorithm == 'fedproc':
+      prototypes = prototypes.prototypes
+    assert {*np.flatnonzero(prototypes.there)} == {*truth.prototypes}
     for label, vector in truth.prototypes.items():
-      yield kept.vectors[label], vector
+      yield prototypes.vectors[label], vector
   if algorithm == 'fedexp':
     yield state.server.memory.eta_g, truth.pace
   if algorithm == 'dco_moon':
@@ -115,11 +118,11 @@ def other_memory(algorithm, state, metrics, truth):
     yield metrics.reports['deviation'], np.array(deviation)
 
 
-def of_some(metrics, which):
-  """The metrics of some clients; which: [K] bool."""
+def of_some(metrics, is_chosen):
+  """The metrics of some clients; is_chosen: [K] bool."""
   names = ('sums', 'num_seen', 'drift', 'reports', 'finite')
-  kept = {name: getattr(metrics, name) for name in names}
-  return metrics._replace(**jax.tree.map(lambda values: values[which], kept))
+  of_all = {name: getattr(metrics, name) for name in names}
+  return metrics._replace(**jax.tree.map(lambda leaf: leaf[is_chosen], of_all))
 
 
 # A number that a round records of the round before, and its first value.
@@ -139,20 +142,21 @@ def assert_equal_to_reference(algorithm, history, expected):
     measured = world.make(algorithm).measured
     means = metrics_lib.means(metrics, measured)
     for name in metrics.sums:
-      wanted = getattr(truth, OWN.get(name, name))
-      assert (name in means) == (wanted is not None)
+      true_mean = getattr(truth, OWN_LOSSES.get(name, name))
+      assert (name in means) == (true_mean is not None)
       if name in means:
-        np.testing.assert_allclose(means[name], wanted, atol=TOLERANCE)
+        np.testing.assert_allclose(means[name], true_mean, atol=TOLERANCE)
     drift = [truth.drift[client] for client in sorted(truth.drift)]
     # The drift is a norm over all weights, whose rounding errors add up: 2.3e-5 of it
     # on some CPU.
     np.testing.assert_allclose(metrics.drift, drift, rtol=1e-4, atol=TOLERANCE)
     stacked = kept_models(algorithm, state)
-    for client, own in truth.clients.items() if stacked is not None else ():
-      kept = world.of_client(stacked, client)
-      assert world.largest_difference(kept, own) < TOLERANCE
-    for found, wanted in other_memory(algorithm, state, metrics, truth):
-      assert world.largest_difference(found, wanted) < TOLERANCE
+    if stacked is not None:
+      for client, true_model in truth.clients.items():
+        client_model = world.of_client(stacked, client)
+        assert world.largest_difference(client_model, true_model) < TOLERANCE
+    for memory, true_memory in other_memory(algorithm, state, metrics, truth):
+      assert world.largest_difference(memory, true_memory) < TOLERANCE
 
 
 def test_no_key_is_drawn_from_twice():
@@ -198,11 +202,11 @@ def looped(text):
   for block in re.findall(r'^\S.*?^\}', text, re.MULTILINE | re.DOTALL):
     bodies[re.match(r'(?:ENTRY )?%?([\w.-]+)', block)[1]] = block
     names += re.findall(r' while\(.*?body=%?([\w.-]+)', block)
-  found = []
+  texts = []
   while names:
-    found.append(bodies.pop(names.pop(), ''))
-    names += re.findall(r'(?:body|condition|calls|to_apply)=%?([\w.-]+)', found[-1])
-  return '\n'.join(found)
+    texts.append(bodies.pop(names.pop(), ''))
+    names += re.findall(r'(?:body|condition|calls|to_apply)=%?([\w.-]+)', texts[-1])
+  return '\n'.join(texts)
 
 
 COLLECTIVES = ('all-reduce', 'all-gather', 'all-to-all', 'collective', 'reduce-scatter')
@@ -212,15 +216,19 @@ COLLECTIVES = ('all-reduce', 'all-gather', 'all-to-all', 'collective', 'reduce-s
 def test_devices_exchange_nothing_while_they_train(represent_once, monkeypatch):
   plans, chosen = world.planner(4, num_devices=2), world.make('moon')
   run_round = world.compiled_round('moon', 'mlp', represent_once, num_devices=2)
-  given = plans.plan(0).for_device(), world.scalars(chosen), world.train_split()
-  compiled = run_round.lower(world.state_of(chosen, num_devices=2), *given).compile()
+  compiled = run_round.lower(
+    world.state_of(chosen, num_devices=2),
+    plans.plan(0).for_device(),
+    world.scalars(chosen),
+    world.train_split(),
+  ).compile()
   text = compiled.as_text()
   assert any(word in text for word in COLLECTIVES)
   loops = looped(text)
   assert 'dot_general' in loops
   assert not any(collective in loops for collective in COLLECTIVES)
   # This program computes the right numbers.
-  monkeypatch.setattr(world, 'compiled_round', lambda *given: compiled)
+  monkeypatch.setattr(world, 'compiled_round', lambda *arguments: compiled)
   history = world.run('moon', NUM_ROUNDS, plans=plans)
   assert_equal_to_reference('moon', history, usual_reference('moon'))
 
@@ -240,9 +248,14 @@ KEEPING += [('decentralized_moon', {}), ('decentralized_fedavg', {})]
 )
 def test_no_client_copies_the_memories_of_all(algorithm, options, num_lanes):
   chosen, plan = world.make(algorithm, **options), world.planner(num_lanes).plan(0)
-  given = plan.for_device(), world.scalars(chosen), world.train_split()
   run_round = world.compiled_round(algorithm, **options)
-  text = run_round.lower(world.state_of(chosen), *given).compile().as_text()
+  lowered = run_round.lower(
+    world.state_of(chosen),
+    plan.for_device(),
+    world.scalars(chosen),
+    world.train_split(),
+  )
+  text = lowered.compile().as_text()
   loops, stack = looped(text), rf'= f32\[{len(plan.clients)},\d'
   assert re.search(stack, loops)
   assert not re.findall(rf'{stack}\S* copy\(.*', loops)
@@ -302,13 +315,15 @@ def test_options_equal_the_reference_and_change_the_model(algorithm, options):
 def test_an_algorithm_without_its_own_part_is_another(
   algorithm, num_rounds, options, other
 ):
-  def end(*given, **options):
-    return world.run(*given, **options)[-1][0].server.variables
+  def last_model(algorithm, num_rounds, **options):
+    last_state, _ = world.run(algorithm, num_rounds, **options)[-1]
+    return last_state.server.variables
 
-  without, wanted = end(algorithm, num_rounds, **options), end(other, num_rounds)
-  assert world.largest_difference(without, wanted) < 1e-6
-  more = max(num_rounds, 2)
-  assert world.largest_difference(end(algorithm, more), end(other, more)) > 1e-3
+  reduced = last_model(algorithm, num_rounds, **options)
+  assert world.largest_difference(reduced, last_model(other, num_rounds)) < 1e-6
+  usual = last_model(algorithm, max(num_rounds, 2))
+  other_model = last_model(other, max(num_rounds, 2))
+  assert world.largest_difference(usual, other_model) > 1e-3
 
 
 def test_the_weights_follow_the_share_that_strayed_a_round_before():
@@ -316,10 +331,10 @@ def test_the_weights_follow_the_share_that_strayed_a_round_before():
   theta = world.OPTIONS['dco_moon']['theta']
   strayed = [float((m.reports['deviation'] > theta).mean()) for _, m in history]
   assert len(set(strayed)) > 1
-  used = [float(metrics.computed['p_t']) for _, metrics in history]
-  np.testing.assert_allclose(used, [0.0, *strayed[:-1]], rtol=1e-6)
+  p_t = [float(metrics.computed['p_t']) for _, metrics in history]
+  np.testing.assert_allclose(p_t, [0.0, *strayed[:-1]], rtol=1e-6)
   mu_t = [float(metrics.computed['mu_t']) for _, metrics in history]
-  np.testing.assert_allclose(mu_t, 0.7 * np.array(used), rtol=1e-6)
+  np.testing.assert_allclose(mu_t, 0.7 * np.array(p_t), rtol=1e-6)
 
 
 def test_filler_content_reaches_nothing():
@@ -333,10 +348,10 @@ def test_filler_content_reaches_nothing():
   other_schedule = plan.schedule._replace(example_rows=other_rows)
   other_plan = device_plan._replace(schedule=other_schedule)
   run_round = world.compiled_round('moon')
-  given = world.scalars(world.make('moon')), world.train_split()
+  scalars, train = world.scalars(world.make('moon')), world.train_split()
   ends = [
-    run_round(world.first_state('moon'), each, *given)
-    for each in (device_plan, other_plan)
+    run_round(world.first_state('moon'), plan, scalars, train)
+    for plan in (device_plan, other_plan)
   ]
   assert world.largest_difference(*ends) < 1e-6
 
@@ -383,8 +398,8 @@ def test_every_step_sees_its_batch_augmented():
     sizes=dict(enumerate(world.SIZES)),
     **{'mu': 0.0, 'tau': 1.0} | world.OPTIMIZER,
   )
-  found = after.server.variables['params']
-  assert world.largest_difference(found, expected.params) < TOLERANCE
+  params = after.server.variables['params']
+  assert world.largest_difference(params, expected.params) < TOLERANCE
 
 
 def test_what_training_draws_is_a_function_of_seed_round_client_and_step():
@@ -396,8 +411,9 @@ def test_what_training_draws_is_a_function_of_seed_round_client_and_step():
     state = world.first_state('fedavg', 'mlp_dropout')
     state = state._replace(round=np.int32(index))
     data = world.train_split('mlp_dropout')
-    given = plan.for_device(), world.scalars(fedavg, seed), data
-    return run_round(state, *given)[0].server.variables
+    scalars = world.scalars(fedavg, seed)
+    state, _ = run_round(state, plan.for_device(), scalars, data)
+    return state.server.variables
 
   first = after(0, 0)
   assert world.largest_difference(first, after(0, 0, 6, 3)) < TOLERANCE

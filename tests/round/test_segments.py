@@ -86,8 +86,9 @@ def test_the_compiler_knows_how_long_a_segment_is():
     run_round = world.compiled_round(
       'moon', 'mlp', False, 1, 'none', 'sgd', segment_steps
     )
-    given = plans.plan(0).for_device(), world.scalars(chosen), world.train_split()
-    jaxpr = jax.make_jaxpr(run_round)(state, *given)
+    jaxpr = jax.make_jaxpr(run_round)(
+      state, plans.plan(0).for_device(), world.scalars(chosen), world.train_split()
+    )
     return str(jaxpr).count(' while['), str(jaxpr).count(' scan[')
 
   assert conditions(planner()) == (1, 2)
