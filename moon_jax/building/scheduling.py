@@ -134,12 +134,16 @@ def make_schedule(
     num_clients=options.num_clients,
     cohort_size=cohort_size,
   )
-  stream, rows_of, device_images = None, split.rows, data.train_images
   if data.stored:
     if participation.attackers is not None and options.attack == 'label_flip':
       raise KnobError('attack.name', 'label_flip', 'needs data in memory.')
     stream = streaming.Stream(data, cohort_size)
-    rows_of, device_images = stream.rows, stream.device_images
+    rows_of = stream.rows
+    device_images = stream.device_images
+  else:
+    stream = None
+    rows_of = split.rows
+    device_images = data.train_images
   label_flippers = clients.label_flippers(options.attack, participation.attackers)
   with blamed(options.algorithm):
     client_facts = clients.client_facts(algorithm.needs, class_counts, label_flippers)
@@ -169,7 +173,7 @@ def make_schedule(
       ),
     )
   mesh = devices.mesh(layout.num_devices)
-  process_lanes = devices.own_lanes(mesh, layout.num_lanes)
+  process_lanes = devices.lanes_of_process(mesh, layout.num_lanes)
   planner = planner_with(layout=layout, process_lanes=process_lanes)
   return Schedule(
     mesh=mesh,

@@ -208,7 +208,7 @@ def mesh(num_devices: int) -> Mesh:
   return Mesh(np.array(mesh_devices), (LANES,), axis_types=(AxisType.Auto,))
 
 
-def own_lanes(mesh: Mesh, num_lanes: int) -> range:
+def lanes_of_process(mesh: Mesh, num_lanes: int) -> range:
   """The lanes of this process's devices."""
   lanes_per_device = num_lanes // mesh.size
   positions = [
