@@ -249,7 +249,7 @@ def test_a_plan_of_four_thousand_lanes_is_small(segment_steps):
 
 
 @pytest.mark.parametrize('segment_steps', [0, 4])
-def test_a_process_makes_the_batches_of_its_lanes_of_process(segment_steps):
+def test_a_process_makes_the_batches_of_its_own_lanes(segment_steps):
   def plan_of_process(process_lanes):
     planner = world.planner(
       4, 4, segment_steps=segment_steps, num_devices=2, process_lanes=process_lanes

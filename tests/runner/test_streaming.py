@@ -214,7 +214,7 @@ def test_what_changes_examples_or_wants_all_is_refused(changes, problem, sources
     experiment.build(moon_jax.config.validate(changed))
 
 
-def test_a_process_reads_the_clients_of_its_lanes_of_process(built):
+def test_a_process_reads_the_clients_of_its_own_lanes(built):
   clients, stream = built.planner.cohort(0), built.data.stream
   all_examples, own_examples = (
     stream.load_split(clients, slots, built.placement.mesh).examples
