@@ -26,10 +26,10 @@ def surroundings(words, environment, **changes):
 
   It shares the tests' compiled programs, unless the process has a cache of its own.
   """
-  found = os.environ | changes
+  variables = os.environ | changes
   if any('compile_cache' in word for word in words):
-    del found['JAX_COMPILATION_CACHE_DIR']
-  return found | environment
+    del variables['JAX_COMPILATION_CACHE_DIR']
+  return variables | environment
 
 
 # A killed process could leave a torn program in the compile cache: it only reads.
@@ -104,19 +104,19 @@ class Running:
     """Waits until the process has written `text`."""
     file = getattr(self._process, stream)
     while text.encode() not in self._shown[stream]:
-      more = os.read(file.fileno(), 65536)
-      assert more, f'{text!r} is not in {self._shown}'
-      self._shown[stream] += more
+      output = os.read(file.fileno(), 65536)
+      assert output, f'{text!r} is not in {self._shown}'
+      self._shown[stream] += output
 
-  def pause_when(self, holds):
-    """Stops the process at an instant at which holds() is true, once it is."""
+  def pause_when(self, condition):
+    """Stops the process at an instant at which condition() is true, once it is."""
     end = time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < end:
       assert self._process.poll() is None, 'it ended before'
-      if holds():
+      if condition():
         self.send(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)
-        if holds():
+        if condition():
           return
         self.send(signal.SIGCONT)
       time.sleep(0.002)
@@ -139,15 +139,15 @@ class Running:
   def kill(self):
     """Kills the process, paused or not; returns what it has written."""
     self.send(signal.SIGKILL)
-    done = self.finish()
-    assert done.returncode == -signal.SIGKILL, done
-    return done
+    killed = self.finish()
+    assert killed.returncode == -signal.SIGKILL, killed
+    return killed
 
 
-def check_success(done):
+def check_success(process):
   """The process has ended well and printed no error."""
-  assert done.returncode == ExitCode.DONE, done.stderr
-  assert done.stderr == ''
+  assert process.returncode == ExitCode.DONE, process.stderr
+  assert process.stderr == ''
 
 
 def read_lines(path):

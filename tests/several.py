@@ -27,26 +27,35 @@ def started(
   folders,
   *words,
   program=(LAUNCH,),
-  each=(),
+  words_of_each=(),
   absent=(),
   wait=LIMIT_SECONDS,
   **environment,
 ):
-  """A process in each folder but the absent ones; `each`: the words of each process."""
-  each, count, port = each or [()] * len(folders), len(folders), free_port()
-  both = {COORDINATOR: f'localhost:{port}', PROCESSES: f'{count}', WAIT: f'{wait}'}
+  """A process in each folder but the absent ones.
+
+  Args:
+    folders: the folder of each process.
+    *words: words of every process.
+    program: the program.
+    words_of_each: further words of each process.
+    absent: indices of processes that are not started.
+    wait: seconds to wait for all processes.
+    **environment: further variables of every process.
+  """
+  environment[COORDINATOR] = f'localhost:{free_port()}'
+  environment[PROCESSES] = f'{len(folders)}'
+  environment[WAIT] = f'{wait}'
+  processes = []
   with contextlib.ExitStack() as stack:
-    yield [
-      stack.enter_context(
-        Running(
-          *(folder, *words, *own),
-          program=program,
-          **(environment | both | {PROCESS: f'{index}'}),
-        )
-      )
-      for index, (folder, own) in enumerate(zip(folders, each, strict=True))
-      if index not in absent
-    ]
+    for index, folder in enumerate(folders):
+      if index in absent:
+        continue
+      own_words = words_of_each[index] if words_of_each else ()
+      environment[PROCESS] = f'{index}'
+      process = Running(folder, *words, *own_words, program=program, **environment)
+      processes.append(stack.enter_context(process))
+    yield processes
 
 
 def finish(processes):
@@ -54,7 +63,7 @@ def finish(processes):
   return [process.finish() for process in processes]
 
 
-def run(folders, *words, **more):
+def run(folders, *words, **options):
   """Runs the processes to their end, and keeps compiled programs for other tests."""
-  with started(folders, *words, **KEEP, **more) as processes:
+  with started(folders, *words, **KEEP, **options) as processes:
     return finish(processes)

@@ -52,28 +52,29 @@ def test_rounds_in_memory_are_those_of_a_run(result, tmp_path, monkeypatch):
   assert [outcome.metrics for outcome in outcomes] == result.metrics
   # The state of an earlier round still exists.
   assert [int(outcome.state.round) for outcome in outcomes] == [1, 2, 3]
-  both = outcomes[-1].global_model, moon_jax.load(result.workdir).variables
-  jax.tree.map(np.testing.assert_array_equal, *both)
-  first, last = (outcome.global_model for outcome in (outcomes[0], outcomes[-1]))
-  apart = jax.tree.map(lambda a, b: float(abs(a - b).max()), first, last)
-  assert all(value > 0 for value in jax.tree.leaves(apart))
+  first_model, last_model = outcomes[0].global_model, outcomes[-1].global_model
+  saved_model = moon_jax.load(result.workdir).variables
+  jax.tree.map(np.testing.assert_array_equal, last_model, saved_model)
+  changes = jax.tree.map(lambda a, b: float(abs(a - b).max()), first_model, last_model)
+  assert all(change > 0 for change in jax.tree.leaves(changes))
   assert list(tmp_path.iterdir()) == []
 
 
 def test_rounds_end_before_their_store_is_closed(monkeypatch):
-  ended, opened, run = [], client_store.opened, Rounds.run
+  ended = []
+  opened, run = client_store.opened, Rounds.run
 
   @contextlib.contextmanager
-  def opened_here(*given):
-    with opened(*given) as store:
+  def opened_here(experiment):
+    with opened(experiment) as store:
       try:
         yield store
       finally:
         ended.append('store')
 
-  def run_here(*given):
+  def run_here(rounds, wants_state):
     try:
-      yield from run(*given)
+      yield from run(rounds, wants_state)
     finally:
       ended.append('rounds')
 
@@ -136,8 +137,8 @@ def test_the_notebook_runs(tmp_path, monkeypatch):
     notebook, timeout=600, resources={'metadata': {'path': str(tmp_path)}}
   ).execute()
   outputs = [out for cell in notebook.cells for out in cell.get('outputs', ())]
-  shown = [data for out in outputs for data in out.get('data', {})]
-  assert shown.count('image/png') == 2
+  media_types = [kind for out in outputs for kind in out.get('data', {})]
+  assert media_types.count('image/png') == 2
   bars = [
     out.data['text/html'] for out in outputs if 'text/html' in out.get('data', {})
   ]

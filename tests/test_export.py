@@ -30,16 +30,17 @@ def exported(request, trained, tmp_path):
 
 
 def test_a_model_is_loaded_back(exported, trained, two_rounds):
-  again = moon_jax.load(exported)
-  images, labels = again.test_data()
-  np.testing.assert_array_equal(*(m.predict(images).logits for m in (again, trained)))
+  reloaded = moon_jax.load(exported)
+  images, labels = reloaded.test_data()
+  predictions = reloaded.predict(images)
+  np.testing.assert_array_equal(predictions.logits, trained.predict(images).logits)
   lines = (two_rounds / 'metrics.jsonl').read_text().splitlines()
   accuracy = json.loads(lines[-1])['test_accuracy']
-  assert np.mean(again.predict(images).labels == labels) == accuracy
-  assert (again.round, again.client, again.class_counts) == (2, None, None)
-  assert again.about == trained.about
-  assert again.about['test_accuracy'] == accuracy
-  assert again.config == trained.config
+  assert np.mean(predictions.labels == labels) == accuracy
+  assert (reloaded.round, reloaded.client, reloaded.class_counts) == (2, None, None)
+  assert reloaded.about == trained.about
+  assert reloaded.about['test_accuracy'] == accuracy
+  assert reloaded.config == trained.config
 
 
 def test_the_accuracy_is_that_of_the_round(two_rounds, tmp_path):
@@ -53,17 +54,17 @@ def test_the_accuracy_is_that_of_the_round(two_rounds, tmp_path):
 
 
 def test_names_and_texts_are_as_documented(exported):
-  arrays, about = weights.read(exported)
+  arrays, texts = weights.read(exported)
   layers = ('classifier', 'encoder', 'head_hidden', 'head_output')
   assert list(arrays) == [
-    f'params/{layer}/{what}' for layer in layers for what in ('bias', 'kernel')
+    f'params/{layer}/{leaf}' for layer in layers for leaf in ('bias', 'kernel')
   ]
   assert arrays['params/encoder/kernel'].shape == (64, 128)
   assert arrays['params/classifier/kernel'].shape == (64, 10)
-  known = {'moon_jax', 'config', 'images', 'data_digest', 'num_classes', 'round'}
-  assert set(about) == known | {'test_accuracy'}
-  assert json.loads(about['config'])['algorithm'] == 'fedavg'
-  assert json.loads(about['images'])['shape'] == [8, 8, 1]
+  names = {'moon_jax', 'config', 'images', 'data_digest', 'num_classes', 'round'}
+  assert set(texts) == names | {'test_accuracy'}
+  assert json.loads(texts['config'])['algorithm'] == 'fedavg'
+  assert json.loads(texts['images'])['shape'] == [8, 8, 1]
 
 
 def test_a_function_of_numpy_arrays(exported, trained):
@@ -73,13 +74,13 @@ def test_a_function_of_numpy_arrays(exported, trained):
 
 
 def changed(path, change):
-  arrays, about = weights.read(path)
-  change(arrays, about)
-  weights.write(path, arrays, about)
+  arrays, texts = weights.read(path)
+  change(arrays, texts)
+  weights.write(path, arrays, texts)
   return path
 
 
-OTHER = [
+OF_ANOTHER_KIND = [
   (lambda a, t: t.clear(), 'does not say which run its weights'),
   (lambda a, t: t.update(round='"2"'), 'does not say'),
   (lambda a, t: t.update(num_classes='{'), 'does not say'),
@@ -101,13 +102,13 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize(
-  ('kind', 'change', 'words'),
-  [(UsageError, *one) for one in OTHER]
-  + [(NoCheckpointError, *one) for one in DAMAGED],
+  ('error', 'change', 'words'),
+  [(UsageError, change, words) for change, words in OF_ANOTHER_KIND]
+  + [(NoCheckpointError, change, words) for change, words in DAMAGED],
 )
-def test_a_file_of_another_kind_is_one_line(kind, change, words, trained, tmp_path):
+def test_a_file_of_another_kind_is_one_line(error, change, words, trained, tmp_path):
   trained.save(tmp_path / 'x.npz')
-  with refused(kind, words):
+  with refused(error, words):
     moon_jax.load(changed(tmp_path / 'x.npz', change))
 
 
@@ -121,13 +122,14 @@ def test_a_file_holds_one_model(trained, tmp_path):
 def test_the_model_of_a_client_has_no_accuracy_over_all_clients(tmp_path):
   words = (*FEDAVG[:-1], '--config.algorithm=solo', '--workdir=run')
   assert launched(tmp_path, *words).returncode == 0
-  mine = moon_jax.load(tmp_path / 'run', client=3)
-  assert 'test_accuracy' not in mine.about
-  mine.save(tmp_path / 'x.npz')
-  again = moon_jax.load(tmp_path / 'x.npz', client=3)
-  assert again.client == 3
+  of_client = moon_jax.load(tmp_path / 'run', client=3)
+  assert 'test_accuracy' not in of_client.about
+  of_client.save(tmp_path / 'x.npz')
+  reloaded = moon_jax.load(tmp_path / 'x.npz', client=3)
+  assert reloaded.client == 3
   images = np.arange(640, dtype=np.uint8).reshape(10, 8, 8)
-  np.testing.assert_array_equal(*(m.predict(images).logits for m in (again, mine)))
+  logits = reloaded.predict(images).logits
+  np.testing.assert_array_equal(logits, of_client.predict(images).logits)
 
 
 # --- python -m moon_jax.export --------------------------------------------------------
@@ -136,11 +138,11 @@ def test_the_model_of_a_client_has_no_accuracy_over_all_clients(tmp_path):
 def test_from_the_shell(two_rounds, trained, tmp_path, capsys):
   target = tmp_path / 'model.npz'
   assert export.main([str(two_rounds), f'--output={target}']) == ExitCode.DONE
-  told = f'{target}: 13,130 weights of the global model after round 2 of {two_rounds}, '
-  accuracy = trained.about['test_accuracy']
-  count = sum(array.size for array in weights.read_weights(target).values())
-  told = told.replace('13,130', f'{count:,}')
-  assert capsys.readouterr().out == f'{told}test accuracy {accuracy:.4f}\n'
+  num_weights = sum(array.size for array in weights.read_weights(target).values())
+  assert capsys.readouterr().out == (
+    f'{target}: {num_weights:,} weights of the global model after round 2 of '
+    f'{two_rounds}, test accuracy {trained.about["test_accuracy"]:.4f}\n'
+  )
 
 
 @pytest.mark.parametrize(
@@ -160,9 +162,9 @@ def test_bad_command_lines(words, message, two_rounds, tmp_path, capsys, monkeyp
   monkeypatch.chdir(tmp_path)
   (tmp_path / 'run').symlink_to(two_rounds)
   assert export.main(words.split()) == ExitCode.USAGE
-  told = capsys.readouterr().err
-  assert message in told
-  assert told.count('\n') == 1
+  errors = capsys.readouterr().err
+  assert message in errors
+  assert errors.count('\n') == 1
   assert [path.name for path in tmp_path.iterdir()] == ['run']
 
 
@@ -176,20 +178,28 @@ def test_the_same_logits_in_pytorch(tmp_path):
   rng = np.random.default_rng(0)
   images = rng.integers(0, 256, (60, 28, 28, 1), np.uint8)
   labels = np.arange(60, dtype=np.int32) % 10
-  arrays = {'train_x': images, 'train_y': labels, 'test_x': images, 'test_y': labels}
-  np.savez(tmp_path / 'my.npz', **arrays)
-  words = ('--config.data.source=npz', '--config.data.path=my.npz', '--workdir=run')
-  words += ('--config.model=moon_cnn', '--config.optimizer.learning_rate=0.1')
-  words += ('--config.num_clients=2', '--config.partition.name=iid')
-  words += ('--config.num_rounds=1', '--config.local_epochs=1')
-  assert launched(tmp_path, *words).returncode == 0
+  np.savez(
+    tmp_path / 'my.npz', train_x=images, train_y=labels, test_x=images, test_y=labels
+  )
+  run = launched(
+    tmp_path,
+    '--workdir=run',
+    '--config.data.source=npz',
+    '--config.data.path=my.npz',
+    '--config.model=moon_cnn',
+    '--config.optimizer.learning_rate=0.1',
+    '--config.num_clients=2',
+    '--config.partition.name=iid',
+    '--config.num_rounds=1',
+    '--config.local_epochs=1',
+  )
+  assert run.returncode == 0
   trained = moon_jax.load(tmp_path / 'run')
   trained.save(tmp_path / 'x.npz')
-  mine = pytorch_model.load(tmp_path / 'x.npz')
-  logits = pytorch_model.logits(mine, images)
-  wanted = trained.predict(images).logits
-  assert np.ptp(wanted) > 0.1
-  np.testing.assert_allclose(logits, wanted, atol=1e-5)
+  torch_logits = pytorch_model.logits(pytorch_model.load(tmp_path / 'x.npz'), images)
+  logits = trained.predict(images).logits
+  assert np.ptp(logits) > 0.1
+  np.testing.assert_allclose(torch_logits, logits, atol=1e-5)
 
 
 # --- in Flower ------------------------------------------------------------------------
@@ -202,9 +212,9 @@ def test_a_client_of_flower(trained, two_rounds):
   images, labels = trained.test_data()
   client = flower_client.Client(two_rounds, images, labels, rate=0.1)
   start = client.get_parameters({})
-  loss, count, told = client.evaluate(start, {})
+  loss, count, metrics = client.evaluate(start, {})
   assert count == len(labels)
-  assert told['accuracy'] == pytest.approx(trained.about['test_accuracy'])
+  assert metrics['accuracy'] == pytest.approx(trained.about['test_accuracy'])
   arrays, count, _ = client.fit(start, {})
   assert [a.shape for a in arrays] == [a.shape for a in start]
   assert client.evaluate(arrays, {})[0] < loss

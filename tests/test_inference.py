@@ -28,8 +28,13 @@ pytestmark = pytest.mark.usefixtures('quick_runs')
 # The runs learn something: at chance accuracy wrong weights would not show.
 FLAGS = ('--config.num_rounds=4', '--config.data.limit=700')
 LEARNED = 0.4
-OWN_MODELS = ('solo', 'centralized', 'fedproto')
-OWN_MODELS += ('decentralized_fedavg', 'decentralized_moon')
+WITH_CLIENT_MODELS = (
+  'solo',
+  'centralized',
+  'fedproto',
+  'decentralized_fedavg',
+  'decentralized_moon',
+)
 # None, a tree of weights, a tree in a tree, one that neighbours share, and a model.
 KINDS_OF_MEMORY = ('fedavg', 'scaffold', 'sa_moon', 'decentralized_moon', 'solo')
 
@@ -74,14 +79,16 @@ def test_predicts_the_accuracy_that_the_run_recorded(workdir, loaded):
 
 def test_an_image_alone_or_without_a_channel_is_the_same_image(loaded):
   images, _ = loaded.test_data()
-  whole = loaded.predict(images)
+  predictions = loaded.predict(images)
   # More than one batch: 597 = 500 + 97.
-  many = loaded.predict(np.concatenate([images, images[:240]])[..., 0])
-  one = loaded.predict(images[7:8])
-  for all_of_them, repeated, alone in zip(whole, many, one, strict=True):
-    np.testing.assert_array_equal(repeated[: len(images)], all_of_them)
-    np.testing.assert_array_equal(repeated[len(images) :], all_of_them[:240])
-    np.testing.assert_array_equal(alone, all_of_them[7:8])
+  of_two_batches = loaded.predict(np.concatenate([images, images[:240]])[..., 0])
+  of_one_image = loaded.predict(images[7:8])
+  for expected, repeated, single in zip(
+    predictions, of_two_batches, of_one_image, strict=True
+  ):
+    np.testing.assert_array_equal(repeated[: len(images)], expected)
+    np.testing.assert_array_equal(repeated[len(images) :], expected[:240])
+    np.testing.assert_array_equal(single, expected[7:8])
 
 
 def test_loading_writes_nothing_and_needs_no_data(tmp_path, workdir):
@@ -121,27 +128,29 @@ def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
   # The newest checkpoint is damaged: the one before is loaded, and no file is moved.
   (tmp_path / '3/manifest.json').write_text('{')
   for client in (0, 2):
-    like = jax.eval_shape(lambda: state)
-    loaded = checkpoint.newest(tmp_path, like, client, first_memory=None)
+    shapes = jax.eval_shape(lambda: state)
+    loaded = checkpoint.newest(tmp_path, shapes, client, first_memory=None)
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(loaded))
-    alone = jax.tree.map(lambda leaf, c=client: leaf[c : c + 1], state.clients)
-    assert world.largest_difference(loaded, state._replace(clients=alone)) == 0
+    memory = jax.tree.map(lambda leaf, c=client: leaf[c : c + 1], state.clients)
+    assert world.largest_difference(loaded, state._replace(clients=memory)) == 0
   assert sorted(path.name for path in tmp_path.iterdir()) == ['2', '3']
 
 
 @pytest.mark.parametrize('batch_norm', ['averaged', 'local'])
 @pytest.mark.parametrize('algorithm', world.OPTIONS)
 def test_who_has_a_model_of_its_own(algorithm, batch_norm):
-  chosen = world.make(algorithm, 'mlp_bn', batch_norm=batch_norm)
-  made = with_empty_sums(chosen, world.network('mlp_bn'))
-  own = batch_norm == 'local' or algorithm in OWN_MODELS
-  assert client_memory.has_client_models(made, world.network('mlp_bn').shapes) == own
+  network = world.network('mlp_bn')
+  record = world.make(algorithm, 'mlp_bn', batch_norm=batch_norm)
+  has_client_models = client_memory.has_client_models(
+    with_empty_sums(record, network), network.shapes
+  )
+  expected = batch_norm == 'local' or algorithm in WITH_CLIENT_MODELS
+  assert has_client_models == expected
 
 
 def test_a_client_without_a_model_of_its_own(workdir):
-  inference.check_client(
-    workdir, None, num_client_models=1
-  )  # the only one needs no name
+  # The only client needs no number.
+  inference.check_client(workdir, None, num_client_models=1)
   with pytest.raises(UsageError, match=r'client=1 must be 0 to 0'):
     inference.check_client(workdir, 1, num_client_models=1)
   with pytest.raises(UsageError, match='client=0 must be left out: the model is glob'):
@@ -170,16 +179,15 @@ def test_channels_may_come_first(loaded):
 
 
 def test_other_data_than_the_runs(loaded):
-  less = config_lib.changed(loaded.config, {'data.limit': 100})
-  other = dataclasses.replace(loaded, config=less)
+  config = config_lib.changed(loaded.config, {'data.limit': 100})
   with pytest.raises(UsageError, match='The data is not that'):
-    other.test_data()
+    dataclasses.replace(loaded, config=config).test_data()
 
 
 def test_what_is_no_run_directory(tmp_path):
-  for place in (tmp_path, tmp_path / 'absent'):
+  for folder in (tmp_path, tmp_path / 'absent'):
     with pytest.raises(UsageError, match=r'is not a run directory: it has no config'):
-      moon_jax.load(place)
+      moon_jax.load(folder)
   (tmp_path / 'config.json').write_text('{"config": {}}')
   with pytest.raises(NoCheckpointError, match=r"lacks \['data_digest', 'images'\]"):
     moon_jax.load(tmp_path)
@@ -211,8 +219,8 @@ DAMAGE = [
 @pytest.mark.parametrize(('damage', 'words'), DAMAGE)
 def test_a_damaged_run_directory_is_one_line(damage, words, tmp_path, workdir):
   damage(shutil.copytree(workdir, tmp_path / 'run'))
-  kind = UsageError if 'partition' in words else NoCheckpointError
-  with refused(kind, words):
+  error = UsageError if 'partition' in words else NoCheckpointError
+  with refused(error, words):
     moon_jax.load(tmp_path / 'run')
 
 
@@ -229,9 +237,9 @@ def predict(capsys, *words):
 @pytest.mark.parametrize('name', ['images', 'test_x'])
 def test_predictions_of_a_file(name, tmp_path, workdir, loaded, capsys):
   images = loaded.test_data()[0][:20, ..., 0]
-  given = tmp_path / 'my.npz'
-  np.savez(given, train_x=np.zeros(3), **{name: images})
-  code, line = predict(capsys, f'--workdir={workdir}', f'--input={given}')
+  file = tmp_path / 'my.npz'
+  np.savez(file, train_x=np.zeros(3), **{name: images})
+  code, line = predict(capsys, f'--workdir={workdir}', f'--input={file}')
   target = tmp_path / 'my_predictions.npz'
   assert (code, line) == (
     ExitCode.DONE,
@@ -239,8 +247,8 @@ def test_predictions_of_a_file(name, tmp_path, workdir, loaded, capsys):
   )
   with np.load(target) as saved:
     assert set(saved) == {'labels', 'logits', 'representations'}
-    for name, wanted in loaded.predict(images)._asdict().items():
-      np.testing.assert_array_equal(saved[name], wanted)
+    for name, expected in loaded.predict(images)._asdict().items():
+      np.testing.assert_array_equal(saved[name], expected)
   assert {path.name for path in tmp_path.iterdir()} == {'my.npz', target.name}
 
 
@@ -285,15 +293,15 @@ def test_bad_command_lines(words, message, tmp_path, workdir, capsys, monkeypatc
     np.savez(name, **arrays)
   (tmp_path / 'text.npz').write_text('text')
   before = contents(tmp_path)
-  found, line = predict(capsys, *words.split())
-  assert found == (ExitCode.NO_CHECKPOINT if is_empty else ExitCode.USAGE)
+  code, line = predict(capsys, *words.split())
+  assert code == (ExitCode.NO_CHECKPOINT if is_empty else ExitCode.USAGE)
   assert message in line
   assert line.count('\n') == 1
   assert contents(tmp_path) == before
 
 
 def test_help_of_predict():
-  done = launch(ROOT, '--help', program=('-m', 'moon_jax.predict'))
-  assert (done.returncode, done.stderr) == (ExitCode.DONE, '')
+  helped = launch(ROOT, '--help', program=('-m', 'moon_jax.predict'))
+  assert (helped.returncode, helped.stderr) == (ExitCode.DONE, '')
   for flag in ('--workdir=', '--input=', '--output=', '--client='):
-    assert flag in done.stdout
+    assert flag in helped.stdout

@@ -29,8 +29,8 @@ def written(path):
 @pytest.mark.parametrize('name', FORMATS)
 def test_what_is_read_is_what_was_written(tmp_path, name):
   path = written(tmp_path / name)
-  arrays, about = weights.read(path)
-  assert about == {'round': '4', 'a': '{"b": "é"}'}
+  arrays, texts = weights.read(path)
+  assert texts == {'round': '4', 'a': '{"b": "é"}'}
   assert weights.read_weights(str(path)).keys() == arrays.keys()
   assert arrays.keys() == {
     'batch_stats/norm/mean',
@@ -38,10 +38,10 @@ def test_what_is_read_is_what_was_written(tmp_path, name):
     'params/fc1/kernel',
   }
   assert {array.dtype for array in arrays.values()} == {np.dtype('float32')}
-  again = weights.nested(arrays)
-  kernel = again['params']['fc1']['kernel']
+  variables = weights.nested(arrays)
+  kernel = variables['params']['fc1']['kernel']
   np.testing.assert_array_equal(kernel, [[0, 1, 2], [3, 4, 5]])
-  assert again.keys() == VARIABLES.keys()
+  assert variables.keys() == VARIABLES.keys()
 
 
 @pytest.mark.parametrize(

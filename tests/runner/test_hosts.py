@@ -247,7 +247,7 @@ def test_processes_may_have_several_devices_each(battery, name):
 @pytest.mark.faults
 def test_different_commands_are_refused_with_the_difference(folders):
   each = [('--config.seed=1',), ('--config.seed=2', '--config.num_rounds=7')]
-  outcomes = run(folders, *RUN, f'{DEVICES}1', each=each)
+  outcomes = run(folders, *RUN, f'{DEVICES}1', words_of_each=each)
   line = (
     f'Process 1 on {HOST} has another command or program than process 0: '
     '--config.seed: 1 -> 2; --config.num_rounds: 30 -> 7.'
@@ -259,7 +259,9 @@ def test_different_commands_are_refused_with_the_difference(folders):
 
 @pytest.mark.faults
 def test_processes_with_different_numbers_of_devices_are_refused(folders):
-  outcomes = run(folders, *RUN, each=[[f'{DEVICES}{count}'] for count in (1, 2)])
+  outcomes = run(
+    folders, *RUN, words_of_each=[[f'{DEVICES}{count}'] for count in (1, 2)]
+  )
   line = (
     'The processes have 1 to 2 devices each, and need equally many: give all the same '
     '--config.execution.devices, and GPUs by CUDA_VISIBLE_DEVICES.'
