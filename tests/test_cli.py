@@ -14,6 +14,7 @@ from moon_jax import catalog, config
 from moon_jax.catalog import hints
 from moon_jax.config import cli
 from moon_jax.core import errors
+from tests.processes import check_success, launch
 
 ROOT = pathlib.Path(__file__).parents[1]
 CONFIGS = sorted(path.name for path in (ROOT / 'configs').glob('[!_]*.py'))
@@ -160,6 +161,17 @@ def test_aliases_mean_knobs_parts_and_flags_that_exist():
     assert alias.name in part_names
     _, complaints = cli._read_overrides(shlex.split(alias.extra_flag))
     assert complaints == []
+
+
+# --- the programs of moon-jax ---------------------------------------------------------
+
+
+@pytest.mark.parametrize('name', ['sweep', 'report', 'predict', 'export'])
+def test_a_first_word_chooses_the_program(name, tmp_path):
+  help_of_command = launch(tmp_path, name, '--help', program=('-m', 'moon_jax'))
+  help_of_module = launch(tmp_path, '--help', program=('-m', f'moon_jax.{name}'))
+  check_success(help_of_command)
+  assert help_of_command.stdout == help_of_module.stdout != ''
 
 
 # --- any command line -----------------------------------------------------------------

@@ -123,7 +123,7 @@ COMPILED = {
 CIFAR = (32, 32, 3)
 
 
-def made(name, form):
+def network_of(name, form):
   flat = config.flatten(config.defaults()) | {'model': name}
   options = catalog.options('model', flat)
   return models.make(
@@ -134,24 +134,24 @@ def made(name, form):
 @pytest.mark.parametrize('program', COMPILED, ids=str)
 def test_the_estimate_of_memory_is_above_what_compiled_programs_take(program):
   name, form, algorithm, lanes = program
-  taken = gpu.training_memory(made(name, form), world.make(algorithm), CIFAR, 64)
-  ratio = taken.of_lanes(lanes) / 2**20 / COMPILED[program]
+  memory = gpu.training_memory(network_of(name, form), world.make(algorithm), CIFAR, 64)
+  ratio = memory.of_lanes(lanes) / 2**20 / COMPILED[program]
   assert 1 < ratio < 2.5
 
 
 def test_memory_of_one_lane_by_hand():
   network = world.network()
   size = tree.num_bytes(network.shapes)
-  one = gpu.training_memory(network, world.make('fedavg'), (8, 8, 1), 16).of_lanes(1)
+  fedavg = gpu.training_memory(network, world.make('fedavg'), (8, 8, 1), 16).of_lanes(1)
   # The lane holds a model, a gradient, two arrays of the optimizer, and the images of
   # 16 steps: 16 of 256 bytes in each step.
-  left_behind = one - 4 * size - 16 * 16 * 256
+  left_behind = fedavg - 4 * size - 16 * 16 * 256
   # Training keeps at least the inputs of the four layers, of 64, 16, 16 and 8 numbers.
   inputs = 4 * 16 * (64 + 16 + 16 + 8)
   assert inputs <= left_behind <= 2 * inputs
   # With MOON the client keeps a model, and two frozen networks see the images ahead.
   moon = gpu.training_memory(network, world.make('moon'), (8, 8, 1), 16).of_lanes(1)
-  assert moon - one == pytest.approx(2 * size + 16 * left_behind, rel=0.01)
+  assert moon - fedavg == pytest.approx(2 * size + 16 * left_behind, rel=0.01)
 
 
 def test_lanes_are_bounded_by_memory_and_one_is_always_there():
@@ -172,8 +172,8 @@ def test_a_device_has_free_what_neither_images_nor_memories_take(
     ClientMemory(tier == 'device', 1000),
   )
 
-  def free(told):
-    card = types.SimpleNamespace(memory_stats=lambda: told)
+  def free(memory_stats):
+    card = types.SimpleNamespace(memory_stats=lambda: memory_stats)
     monkeypatch.setattr(jax, 'local_devices', lambda: [card])
     return gpu.free_bytes(images, memory, num_clients=4, cohort_size=3)
 

@@ -26,19 +26,19 @@ def _no_other_cache(tmp_path, monkeypatch):
   """These tests look up neither the programs that tests share nor the user's."""
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'home'))
   # JAX's own settings, of which tests/conftest.py has changed some.
-  own = {
+  defaults = {
     'jax_compilation_cache_dir': None,
     'jax_persistent_cache_min_compile_time_secs': 1.0,
     'jax_persistent_cache_enable_xla_caches': 'xla_gpu_per_fusion_autotune_cache_dir',
   }
-  shared = {name: getattr(jax.config, name) for name in own}
+  shared = {name: getattr(jax.config, name) for name in defaults}
 
   def use(settings):
     for name, value in settings.items():
       jax.config.update(name, value)
     compilation_cache.reset_cache()
 
-  use(own)
+  use(defaults)
   yield
   use(shared)
 
@@ -168,10 +168,10 @@ def test_where_nothing_can_be_kept_one_line_says_so(
   for _ in range(2):
     assert start('auto' if name == 'moon_jax' else folder) == 0
   assert contents(home) == before
-  told = capsys.readouterr().err
-  assert told.count('\n') == 1
-  assert told.startswith(f'nothing is kept in {folder}')
-  assert FAULTS[fault] in told
+  warning = capsys.readouterr().err
+  assert warning.count('\n') == 1
+  assert warning.startswith(f'nothing is kept in {folder}')
+  assert FAULTS[fault] in warning
 
 
 @pytest.mark.slow
@@ -189,9 +189,9 @@ def test_a_full_disk_costs_what_it_cannot_keep(disk, capsys):
   start(folder / 'cache')
   filler = fill(folder)
   assert start(folder / 'cache', 5, 7) == 0
-  told = capsys.readouterr().err
-  assert 'No space left on device' in told
-  assert told.count('\n') == 1
+  warning = capsys.readouterr().err
+  assert 'No space left on device' in warning
+  assert warning.count('\n') == 1
   filler.unlink()
   assert [start(folder / 'cache', 3, 5, 7) for _ in range(2)] == [0, 3]
 
@@ -212,27 +212,41 @@ def test_processes_that_start_at_once_share_an_empty_folder(tmp_path, monkeypatc
   monkeypatch.delenv('JAX_COMPILATION_CACHE_DIR')
   folder = tmp_path / 'programs'
   words = [sys.executable, '-c', PROCESS, folder]
-  quiet = {'stdout': subprocess.PIPE, 'stderr': subprocess.STDOUT}
-  processes = [subprocess.Popen(words, **quiet) for _ in range(2)]
-  told = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
-  assert told == [b'', b'']
+  processes = [
+    subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    for _ in range(2)
+  ]
+  outputs = [process.communicate(timeout=LIMIT_SECONDS)[0] for process in processes]
+  assert outputs == [b'', b'']
   assert [process.returncode for process in processes] == [0, 0]
   assert len(list(folder.rglob('*-cache'))) == 20
 
 
 @pytest.mark.slow
 def test_a_second_start_of_a_run_compiles_nothing_and_all_end_alike(tmp_path):
-  words = ['data.limit=300', 'num_rounds=1', 'mlp.width=8', 'local_epochs=1']
-  kept, programs = ['execution.compile_cache=kept'], []
-  without = ['execution.compile_cache=off', 'execution.deterministic=true']
-  for number, more in enumerate((kept, kept, without)):
-    flags = [f'--config.{word}' for word in words + more]
-    check_success(launch(tmp_path, *flags, f'--workdir={number}'))
-    programs.append(sorted(p.name for p in tmp_path.glob('kept/programs/*-cache')))
-  first, *others = ((tmp_path / f'{n}/metrics.jsonl').read_bytes() for n in range(3))
-  assert others == [first, first]
-  assert programs[1:] == [programs[0]] * 2
-  assert {n.partition('-')[0] for n in programs[0]} == {'jit_run_round', 'jit_evaluate'}
+  flags = [
+    '--config.data.limit=300',
+    '--config.num_rounds=1',
+    '--config.mlp.width=8',
+    '--config.local_epochs=1',
+  ]
+  with_cache = '--config.execution.compile_cache=kept'
+  without_cache = '--config.execution.compile_cache=off'
+  deterministic = '--config.execution.deterministic=true'
+
+  def program_names():
+    return sorted(path.name for path in tmp_path.glob('kept/programs/*-cache'))
+
+  check_success(launch(tmp_path, *flags, with_cache, '--workdir=first'))
+  names = program_names()
+  assert {name.partition('-')[0] for name in names} == {'jit_run_round', 'jit_evaluate'}
+  check_success(launch(tmp_path, *flags, with_cache, '--workdir=second'))
+  flags += [without_cache, deterministic]
+  check_success(launch(tmp_path, *flags, '--workdir=without'))
+  assert program_names() == names
+  metrics = (tmp_path / 'first/metrics.jsonl').read_bytes()
+  for workdir in ('second', 'without'):
+    assert (tmp_path / workdir / 'metrics.jsonl').read_bytes() == metrics
 
 
 def test_the_users_folder_is_the_default_and_off_is_none(tmp_path):

@@ -63,13 +63,14 @@ def test_a_gpu_that_cannot_be_used_is_one_line_and_the_cpu_computes(tmp_path):
   plugin = tmp_path / 'plugins/jax_plugins/broken/__init__.py'
   plugin.parent.mkdir(parents=True)
   plugin.write_text("def initialize():\n  raise RuntimeError('no driver\\nat all')\n")
-  surroundings = {'PYTHONPATH': str(plugin.parents[2]), 'JAX_PLATFORMS': ''}
-  done = launch(tmp_path, *FEDAVG, **surroundings)
-  assert done.returncode == ExitCode.DONE
+  process = launch(
+    tmp_path, *FEDAVG, PYTHONPATH=str(plugin.parents[2]), JAX_PLATFORMS=''
+  )
+  assert process.returncode == ExitCode.DONE
   # Where there is a card, JAX has a word of its own.
-  assert 'No GPU can be used, the CPU computes: no driver\n' in done.stderr
-  assert 'Traceback' not in done.stderr
-  assert 'x cpu (cpu)' in done.stdout
+  assert 'No GPU can be used, the CPU computes: no driver\n' in process.stderr
+  assert 'Traceback' not in process.stderr
+  assert 'x cpu (cpu)' in process.stdout
 
 
 @pytest.mark.parametrize(
@@ -93,8 +94,8 @@ def test_what_changes_every_number_is_refused(name, value):
 
 
 def test_an_environment_that_is_refused_is_one_line(tmp_path):
-  done = launch(tmp_path, '--workdir=run', JAX_PLATFORMS='cuda')
-  assert done.returncode == ExitCode.USAGE
-  assert done.stderr.startswith("JAX_PLATFORMS='cuda': no such device can be used. ")
-  assert done.stderr.count('\n') == 1
-  assert (done.stdout, os.listdir(tmp_path)) == ('', [])
+  process = launch(tmp_path, '--workdir=run', JAX_PLATFORMS='cuda')
+  assert process.returncode == ExitCode.USAGE
+  assert process.stderr.startswith("JAX_PLATFORMS='cuda': no such device can be used. ")
+  assert process.stderr.count('\n') == 1
+  assert (process.stdout, os.listdir(tmp_path)) == ('', [])
