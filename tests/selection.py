@@ -10,9 +10,11 @@ def few(plain, slow):
     plain: a sequence of arguments.
     slow: another one; what is plain too is left out.
   """
-  more = [one for one in slow if one not in plain]
-  marked = [
-    pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=pytest.mark.slow)
-    for one in more
-  ]
+  marked = []
+  for arguments in slow:
+    if arguments in plain:
+      continue
+    if not isinstance(arguments, tuple):
+      arguments = (arguments,)
+    marked.append(pytest.param(*arguments, marks=pytest.mark.slow))
   return [*plain, *marked]

@@ -273,8 +273,8 @@ def compiled_round(
 
 @functools.cache
 def _compiled_round(algorithm, round_options, options):
-  made = make(algorithm, round_options[0], **dict(options))
-  return round_of(made, *round_options)
+  model, *_ = round_options
+  return round_of(make(algorithm, model, **dict(options)), *round_options)
 
 
 def round_of(

@@ -83,11 +83,11 @@ class RoundPlan:
   """The plan of a round, as the host keeps it.
 
   Attributes:
-    cohort: see `DevicePlan`; so too the next four.
-    schedule: see `DevicePlan`.
-    second_schedule: see `DevicePlan`.
-    mixing: see `DevicePlan`.
-    attack_seeds: see `DevicePlan`.
+    cohort: the clients that train; a field of `DevicePlan`, as the next four are.
+    schedule: the lanes of their local training.
+    second_schedule: the lanes of a second local training; None without one.
+    mixing: [K, K] weights of the slots in each other's models; None with a server.
+    attack_seeds: [K] seeds of the attackers' draws; None without an attack.
     step_real: [S, L] bool, whether a lane trains in a step. If not, it has no client
       left, or its client has no step left in the segment, and it repeats row 0.
     stragglers: ids of the stragglers, ascending; None if the run has none.
