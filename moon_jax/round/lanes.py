@@ -130,7 +130,7 @@ def _train_lanes(
   """
   cohort, schedule = work.cohort, work.schedule
 
-  def start(slots, memories):
+  def start_clients(slots, memories):
     # Only the shapes of the batch matter.
     batch = work.data.examples.batch(
       schedule.example_rows[0, 0], schedule.num_real[0, 0]
@@ -146,8 +146,11 @@ def _train_lanes(
     return jax.vmap(start_client)(slots)
 
   examine = examination.of_leaving_clients(training, work)
+  collector = aggregation.make_collector(
+    cohort.weights, keeps_all_uploads=training.algorithm.needs_all_uploads
+  )
 
-  def finish(lanes, leaving):
+  def finish_clients(lanes, leaving):
     def finish_client(progress, examined):
       return training.finish(progress, work.received, work.scalars, examined)
 
@@ -157,19 +160,16 @@ def _train_lanes(
     lanes, collected = carry
     lanes = train_segment(index, lanes)
     leaving = schedule.leaving[index]
-    collected = collector.collect(collected, leaving, finish(lanes, leaving))
+    collected = collector.collect(collected, leaving, finish_clients(lanes, leaving))
     # The next client reads what has just been written, so that XLA needs no second copy
     # of all memories: a client's memory does not change until the client leaves. A
     # client that enters after the last segment (JAX clamps the index) never leaves.
     entering = schedule.entering[index + 1]
-    started = start(jnp.maximum(entering, 0), collected.memory)
+    started = start_clients(jnp.maximum(entering, 0), collected.memory)
     return tree.where(entering >= 0, started, lanes), collected
 
-  collector = aggregation.make_collector(
-    cohort.weights, keeps_all_uploads=training.algorithm.needs_all_uploads
-  )
-  lanes = start(jnp.maximum(schedule.entering[0], 0), work.memories)
-  shapes = jax.eval_shape(finish, lanes, schedule.leaving[0])
+  lanes = start_clients(jnp.maximum(schedule.entering[0], 0), work.memories)
+  shapes = jax.eval_shape(finish_clients, lanes, schedule.leaving[0])
   empty = collector.empty(shapes, work.memories)
   _, collected = jax.lax.fori_loop(
     0, schedule.num_segments[0], run_segment, (lanes, empty)
