@@ -77,13 +77,18 @@ def as_rows(images, labels):
   return sorted((x.tobytes(), int(y)) for x, y in zip(images, labels, strict=True))
 
 
+def save_arrays(path, arrays):
+  """Writes an .npz file; an array that is None is left out."""
+  np.savez(path, **{key: array for key, array in arrays.items() if array is not None})
+
+
 def npz(folder, federation):
   """One file for all users."""
   arrays = {}
   for split, users in federation.items():
     names = (f'{split}_x', f'{split}_y', f'{split}_client')
     arrays |= dict(zip(names, mixed(users), strict=True))
-  np.savez(folder / 'users.npz', **arrays)
+  save_arrays(folder / 'users.npz', arrays)
   return {'data.source': 'npz', 'data.path': str(folder / 'users.npz')}
 
 
@@ -96,7 +101,7 @@ def files(folder, federation):
     for split, users in federation.items():
       if name in users:
         arrays[f'{split}_x'], arrays[f'{split}_y'] = users[name]
-    np.savez(users_folder / f'{number}.npz', **arrays)
+    save_arrays(users_folder / f'{number}.npz', arrays)
   return {'data.source': 'folder', 'data.path': str(users_folder)}
 
 

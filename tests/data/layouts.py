@@ -46,7 +46,8 @@ def one_file(folder, federation, names, column=False):
   arrays = [array for pair in together(federation).values() for array in pair]
   if column:
     arrays[1::2] = (labels[:, None] for labels in arrays[1::2])
-  np.savez(folder / 'set.npz', **dict(zip(names, arrays, strict=True)))
+  named_arrays = dict(zip(names, arrays, strict=True))
+  federations.save_arrays(folder / 'set.npz', named_arrays)
   return knobs_of('npz', folder / 'set.npz')
 
 
@@ -256,8 +257,7 @@ def pfllib(folder, federation, pixels=signed, pickled=True):
       x = np.moveaxis(images.reshape(*images.shape[:3], -1), -1, 1)
       client = {'x': pixels(x), 'y': labels.astype(np.int64)}
       path = folder / f'set/{split}/{numbers[name]}.npz'
-      arrays = {'data': np.array(client)} if pickled else client
-      np.savez_compressed(path, **arrays)
+      federations.save_arrays(path, {'data': np.array(client)} if pickled else client)
   return knobs_of('pfllib', folder / 'set', trust_pickles=pickled)
 
 

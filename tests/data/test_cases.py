@@ -15,7 +15,7 @@ from moon_jax.data.errors import DataError
 from moon_jax.data.federated import assembled
 from moon_jax.data.pixels import grey_levels
 from moon_jax.predict import inference
-from tests.data.federations import datasets
+from tests.data.federations import datasets, save_arrays
 from tests.data.test_sources import prepare, without_tensorflow
 
 Y = np.arange(12) % 3
@@ -119,7 +119,8 @@ def test_channels_that_come_first_are_turned_and_it_is_said(shape, turned, capsy
 
 
 def test_the_names_that_are_there_are_told(tmp_path):
-  np.savez(tmp_path / 'keras.npz', x_train=X, y_train=Y, **{'a\x1b[31m': Y})
+  arrays = {'x_train': X, 'y_train': Y, 'a\x1b[31m': Y}
+  save_arrays(tmp_path / 'keras.npz', arrays)
   with pytest.raises(DataError, match=r'lacks .* has x_train, y_train, a\\x1b') as e:
     sources.load('npz', limit=0, path=str(tmp_path / 'keras.npz'))
   assert str(e.value).isprintable()

@@ -16,7 +16,7 @@ from moon_jax.predict import command as predict
 from moon_jax.report import groups, sections
 from moon_jax.report import runs as report_runs
 from tests.data import federations, layouts
-from tests.data.federations import as_rows, flags, load
+from tests.data.federations import as_rows, flags, load, save_arrays
 from tests.data.layouts import NAMES, knobs_of, save
 from tests.data.test_federated import by_user
 from tests.refusals import refused
@@ -271,7 +271,8 @@ def test_folders_that_name_no_class_are_refused(folders, fraction, tmp_path):
 def test_convert_keeps_classes_without_an_example(tmp_path):
   images, labels = np.zeros((6, 4, 4), np.uint8), np.array([0, 1, 3] * 2)
   arrays = {'train_x': images, 'train_y': labels, 'test_x': images, 'test_y': labels}
-  np.savez(tmp_path / 'gap.npz', **arrays, class_names=['a', 'b', 'b', 'd'])
+  arrays['class_names'] = np.array(['a', 'b', 'b', 'd'])
+  save_arrays(tmp_path / 'gap.npz', arrays)
   knobs = knobs_of('npz', tmp_path / 'gap.npz')
   out = tmp_path / 'out.npz'
   assert load(knobs).num_classes == 4
@@ -347,19 +348,20 @@ def test_text_labels_name_the_classes(tmp_path):
   arrays = {}
   for split, (images, labels) in layouts.together(FEDERATION).items():
     arrays |= {f'{split}_x': images, f'{split}_y': np.array(NAMES)[labels]}
-  np.savez(tmp_path / 'a.npz', **arrays)
+  save_arrays(tmp_path / 'a.npz', arrays)
   data = load(knobs_of('npz', tmp_path / 'a.npz'))
   check(data, layouts.together(FEDERATION))
   assert data.class_names == NAMES
   splits = layouts.together(FEDERATION).items()
   named = arrays | {f'{split}_y': labels for split, (_, labels) in splits}
-  np.savez(tmp_path / 'a.npz', **named, class_names=[*NAMES, 'fly'])
+  named['class_names'] = np.array([*NAMES, 'fly'])
+  save_arrays(tmp_path / 'a.npz', named)
   assert load(knobs_of('npz', tmp_path / 'a.npz')).num_classes == 5
   arrays['test_y'][3] = 'eel'
-  np.savez(tmp_path / 'a.npz', **arrays)
+  save_arrays(tmp_path / 'a.npz', arrays)
   with pytest.raises(DataError, match="test_y holds 'eel', a class that train_y ha"):
     load(knobs_of('npz', tmp_path / 'a.npz'))
-  np.savez(tmp_path / 'a.npz', **arrays | {'class_names': np.zeros(3)})
+  save_arrays(tmp_path / 'a.npz', arrays | {'class_names': np.zeros(3)})
   with pytest.raises(DataError, match='class_names must be text'):
     load(knobs_of('npz', tmp_path / 'a.npz'))
 
@@ -409,7 +411,7 @@ def with_validation(layout, folder):
     arrays = dict(np.load(folder / 'set.npz'))
     arrays['val_images'] = images[..., 0]
     arrays['val_labels'] = labels[:, None]
-    np.savez(folder / 'set.npz', **arrays)
+    save_arrays(folder / 'set.npz', arrays)
   elif layout == 'imagefolder':
     knobs = layouts.imagefolder(folder, FEDERATION)
     for i, (image, label) in enumerate(zip(images, labels, strict=True)):

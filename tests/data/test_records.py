@@ -11,7 +11,7 @@ from moon_jax.data import convert, sources
 from moon_jax.data.errors import DataError
 from moon_jax.data.federated import records, users
 from tests.data import federations, layouts
-from tests.data.federations import flags, load
+from tests.data.federations import flags, load, save_arrays
 from tests.refusals import refused
 
 FEDERATION = federations.make_federation()
@@ -127,7 +127,7 @@ def test_an_index_of_an_older_version_is_refused(folder):
   index = dict(np.load(path))
   index['test_x'] = index['test_x'].transpose(0, 3, 1, 2)
   index |= {name: np.repeat(index[name], 8) for name in ('mean', 'std')}
-  np.savez(path, **index)
+  save_arrays(path, index)
   with refused(DataError, 'convert it again'):
     read_all(folder)
 
@@ -137,7 +137,7 @@ def test_sizes_that_the_records_do_not_have_are_one_line(folder):
   index = dict(np.load(path))
   index['class_counts'][0, 0] += 1
   index['sizes'][0] += 1
-  np.savez(path, **index)
+  save_arrays(path, index)
   with pytest.raises(DataError, match='record 0 is damaged'):
     read_all(folder)
 

@@ -20,7 +20,7 @@ from moon_jax.data.dataset import ARRAY_NAMES
 from moon_jax.data.errors import DataError
 from moon_jax.data.federated import records
 from tests.data import federations, layouts
-from tests.data.federations import h5py, load
+from tests.data.federations import h5py, load, save_arrays
 from tests.data.test_sources import prepare, without_tensorflow
 
 FEDERATION = federations.make_federation()
@@ -118,8 +118,7 @@ def change_arrays(name='', **changes):
   def change(path):
     file = path / name if name else path
     arrays = dict(np.load(file)) if file.exists() else {}
-    arrays |= changes
-    np.savez(file, **{key: array for key, array in arrays.items() if array is not None})
+    save_arrays(file, arrays | changes)
 
   return change
 

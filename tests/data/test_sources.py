@@ -12,7 +12,7 @@ from moon_jax.data import sources
 from moon_jax.data import tfds as tfds_source
 from moon_jax.data.errors import DataError
 from moon_jax.data.pixels import pixel_statistics
-from tests.data.federations import as_rows
+from tests.data.federations import as_rows, save_arrays
 from tests.refusals import refused
 
 PREPARED = pathlib.Path(__file__).parents[3] / 'shared/data/tfds'
@@ -65,21 +65,20 @@ def test_digits():
 # --- npz ------------------------------------------------------------------------------
 
 
-def arrays(**changes):
+def arrays():
   """Sorted by class: 3 classes, 20 training and 10 test examples of each."""
-  defaults = {
+  return {
     'train_x': np.zeros((60, 4, 5, 3), np.uint8),
     'train_y': np.repeat(np.arange(3), 20),
     'test_x': np.zeros((30, 4, 5, 3), np.uint8),
     'test_y': np.repeat(np.arange(3), 10),
   }
-  return defaults | changes
 
 
 def write(folder, **changes):
   """Writes the arrays with changes; returns the path."""
   path = folder / 'my_set.npz'
-  np.savez(path, **arrays(**changes))
+  save_arrays(path, arrays() | changes)
   return str(path)
 
 
