@@ -19,17 +19,17 @@ def main() -> None:
   gc.set_threshold(50_000)  # nearly all objects that JAX makes at the start stay
   program, *words = sys.argv[1:] or ['']
   if program == 'sweep':
-    from moon_jax.sweeps import command
+    from moon_jax.sweeps import command as sweep
 
-    sys.exit(command.main(words, signals.listen()))
+    sys.exit(sweep.main(words, signals.listen()))
   elif program == 'report':
     from moon_jax.report import __main__ as report
 
     sys.exit(report.main(words))
   elif program == 'predict':
-    from moon_jax.predict import command
+    from moon_jax.predict import command as predict
 
-    sys.exit(command.main(words))
+    sys.exit(predict.main(words))
   elif program == 'export':
     from moon_jax import export
 

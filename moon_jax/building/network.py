@@ -8,7 +8,7 @@ from moon_jax import catalog, models
 from moon_jax.config import Config, flatten
 from moon_jax.core import files, weights
 from moon_jax.core.errors import KnobError, UsageError
-from moon_jax.core.flags import flag
+from moon_jax.core.flags import flag, option
 from moon_jax.core.paths import expand
 from moon_jax.models import fused_cpu
 
@@ -93,7 +93,7 @@ def with_initial_weights(
       'initial_weights',
       str(path),
       'is a folder; write its weights by '
-      f'python -m moon_jax.export {path} --output=FILE.safetensors.',
+      f'python -m moon_jax.export {path} {option("output")}=FILE.safetensors.',
     )
   try:
     variables = weights.fitted(path, weights.read_weights(path), network.shapes)
