@@ -89,14 +89,16 @@ KNOBS = {
   'model': word('mlp', 'network'),
   'seed': knob(int, 0, 'seed of the random draws', SEED),
   'initial_weights': word(
-    '', "file of the first weights, .safetensors or .npz; '' draws them", ()
+    '', "file of the first weights, .safetensors or .npz; '' draws them"
   ),
-  'num_clients': counted(10, 'number of clients; with natural the data decide', _DEALT),
+  'num_clients': counted(
+    10, 'number of clients; with natural the data decide', needs=_DEALT
+  ),
   'participation': number(
     1.0,
     'fraction of clients in each round (0.25 of 10 is 3)',
     _CLIENT_FRACTION,
-    _SEVERAL,
+    needs=_SEVERAL,
   ),
   'num_rounds': counted(100, 'number of communication rounds', may_change=True),
   'local_epochs': counted(10, 'passes of a client over its own data in each round'),
@@ -105,22 +107,25 @@ KNOBS = {
     0,
     'lowest number of epochs that a client draws; 0: no draw',
     _NOT_NEGATIVE,
-    _SEVERAL,
+    needs=_SEVERAL,
   ),
   'fine_tune_epochs': knob(
     int,
     0,
     "epochs of each client's fine-tuning before its own test; 0 is none",
     _NOT_NEGATIVE,
-    _SERVED,
+    needs=_SERVED,
   ),
   'batch_size': counted(64, 'number of examples in a local step'),
   'drop_last': switch(False, 'whether a partial last batch is left out, not masked'),
   'client_weight': word(
-    'samples', 'weights of clients: examples, or equal', _WEIGHTS, _WEIGHTED
+    'samples', 'weights of clients: examples, or equal', _WEIGHTS, needs=_WEIGHTED
   ),
   'batch_norm': word(
-    'averaged', 'running statistics; local: clients keep them', _STATISTICS, _NORMALIZED
+    'averaged',
+    'running statistics; local: clients keep them',
+    _STATISTICS,
+    needs=_NORMALIZED,
   ),
   'eval_every_rounds': counted(1, 'number of rounds between tests', may_change=True),
   'checkpoint_every_rounds': counted(
@@ -137,40 +142,41 @@ KNOBS = {
   ),
   'data.source': word('digits', 'source of the images'),
   'data.name': word(
-    '', 'name of a data set in TFDS or torchvision', (), _NAMED, required=True
+    '', 'name of a data set in TFDS or torchvision', needs=_NAMED, required=True
   ),
   # The content of the folder is compared itself.
   'data.dir': word(
     '',
     "folder of TFDS; '' is $TFDS_DATA_DIR or the default",
-    (),
-    _TFDS,
+    needs=_TFDS,
     may_change=True,
   ),
-  'data.path': word('', 'file or folder of the data', (), _FILES, required=True),
-  'data.test_path': word('', 'file of the test examples', (), _PAIR, required=True),
+  'data.path': word('', 'file or folder of the data', needs=_FILES, required=True),
+  'data.test_path': word('', 'file of the test examples', needs=_PAIR, required=True),
   # The content of the files is compared itself.
   'data.trust_pickles': switch(
-    False, 'whether pickled files may run their code', (), _PICKLED, may_change=True
+    False, 'whether pickled files may run their code', needs=_PICKLED, may_change=True
   ),
-  'data.client': word('', "feature or column of the user; '' is none", (), _IDS),
-  'data.image': word('', "name of the images; '' is pixels, image, ...", (), _FEATURES),
-  'data.label': word('', "name of the labels; '' is label, ...", (), _FEATURES),
+  'data.client': word('', "feature or column of the user; '' is none", needs=_IDS),
+  'data.image': word(
+    '', "name of the images; '' is pixels, image, ...", needs=_FEATURES
+  ),
+  'data.label': word('', "name of the labels; '' is label, ...", needs=_FEATURES),
   'data.test_fraction': number(
     0.0,
     'fraction of each class drawn for the test; 0 draws none',
     _BELOW_ONE,
-    _IMAGE_FOLDER,
+    needs=_IMAGE_FOLDER,
   ),
   'data.test_seed': knob(
-    int, 0, 'seed of the draw of test images', SEED, _IMAGE_FOLDER
+    int, 0, 'seed of the draw of test images', SEED, needs=_IMAGE_FOLDER
   ),
   'data.image_size': knob(
     int,
     0,
     'side of resized images in pixels; 0 resizes nothing',
     _NOT_NEGATIVE,
-    _IMAGE_FOLDER,
+    needs=_IMAGE_FOLDER,
   ),
   'data.limit': knob(
     int, 0, 'upper limit of examples per split; 0 takes all', _NOT_NEGATIVE
@@ -182,21 +188,30 @@ KNOBS = {
     0.0,
     "fraction of each client's examples kept for its own test",
     _EXAMPLE_SHARE,
-    _SEVERAL,
+    needs=_SEVERAL,
   ),
-  'partition.name': word('dirichlet', 'rule that deals out the examples', (), _SEVERAL),
+  'partition.name': word(
+    'dirichlet', 'rule that deals out the examples', needs=_SEVERAL
+  ),
   'partition.beta': number(
-    0.5, 'concentration of the Dirichlet shares; small is skewed', above(0), _BETA
+    0.5, 'concentration of the Dirichlet shares; small is skewed', above(0), needs=_BETA
   ),
   'partition.balance': switch(
-    True, 'whether a client with a fair share of examples gets no more', (), _DIRICHLET
+    True,
+    'whether a client with a fair share of examples gets no more',
+    needs=_DIRICHLET,
   ),
-  'partition.classes_per_client': counted(2, 'number of classes of a client', _SHARDS),
+  'partition.classes_per_client': counted(
+    2, 'number of classes of a client', needs=_SHARDS
+  ),
   'partition.noise_sigma': number(
-    0.1, "deviation of the last client's noise, of pixels in [0, 1]", _UNIT, _NOISE
+    0.1,
+    "deviation of the last client's noise, of pixels in [0, 1]",
+    _UNIT,
+    needs=_NOISE,
   ),
   'partition.min_size': counted(
-    10, 'lowest number of examples; natural leaves out smaller users', _SEVERAL
+    10, 'lowest number of examples; natural leaves out smaller users', needs=_SEVERAL
   ),
   # 'auto' stays, so that runs with different seeds have the same value.
   'partition.seed': knob(
@@ -208,12 +223,14 @@ KNOBS = {
   ),
   'augmentation.name': word('none', 'augmentation of training images'),
   'augmentation.padding': word(
-    'reflect', 'pixels beyond the border; zero is black', _PADDINGS, _CROPS
+    'reflect', 'pixels beyond the border; zero is black', _PADDINGS, needs=_CROPS
   ),
   'optimizer.name': word('sgd', 'optimizer of local training, new in each round'),
   'optimizer.learning_rate': number(0.01, 'learning rate in the first round', above(0)),
-  'optimizer.momentum': number(0.9, 'momentum of sgd', _BELOW_ONE, _SGD),
-  'optimizer.nesterov': switch(False, "whether sgd's momentum is Nesterov's", (), _SGD),
+  'optimizer.momentum': number(0.9, 'momentum of sgd', _BELOW_ONE, needs=_SGD),
+  'optimizer.nesterov': switch(
+    False, "whether sgd's momentum is Nesterov's", needs=_SGD
+  ),
   'optimizer.weight_decay': number(
     1e-5, 'weight decay; decoupled with adamw', _NOT_NEGATIVE
   ),
@@ -222,47 +239,63 @@ KNOBS = {
     0.1,
     'factor of the learning rate after decay_every rounds',
     _POSITIVE_UNIT,
-    _DECAYING,
+    needs=_DECAYING,
   ),
-  'optimizer.decay_every': counted(50, 'number of rounds for one decay', _DECAYING),
-  'server_optimizer.name': word('sgd', "optimizer of the server's step", (), _SERVED),
+  'optimizer.decay_every': counted(
+    50, 'number of rounds for one decay', needs=_DECAYING
+  ),
+  'server_optimizer.name': word('sgd', "optimizer of the server's step", needs=_SERVED),
   'server_optimizer.learning_rate': number(
     'auto',
     "server's learning rate; auto: 1 (sgd) or 0.01",
     above(0),
-    _SERVED,
+    needs=_SERVED,
     auto=True,
   ),
   'server_optimizer.momentum': number(
-    0.0, "momentum of the server's sgd; above 0 is FedAvgM", _BELOW_ONE, _SERVER_SGD
+    0.0,
+    "momentum of the server's sgd; above 0 is FedAvgM",
+    _BELOW_ONE,
+    needs=_SERVER_SGD,
   ),
-  'availability.name': word('uniform', 'availability of the clients', (), _SEVERAL),
-  'availability.groups': counted(2, 'number of groups, which take turns', _CYCLIC),
+  'availability.name': word('uniform', 'availability of the clients', needs=_SEVERAL),
+  'availability.groups': counted(
+    2, 'number of groups, which take turns', needs=_CYCLIC
+  ),
   'availability.path': word(
-    '', 'file of the rounds in which clients are present', (), _TRACE, required=True
+    '', 'file of the rounds in which clients are present', needs=_TRACE, required=True
   ),
   'stragglers.fraction': number(
-    0.0, "fraction of a round's clients that miss the deadline", _BELOW_ONE, _SERVED
+    0.0,
+    "fraction of a round's clients that miss the deadline",
+    _BELOW_ONE,
+    needs=_SERVED,
   ),
   'stragglers.send': word(
     'nothing',
     'what stragglers send; partial: unfinished models',
     _STRAGGLERS_SEND,
-    _SERVED,
+    needs=_SERVED,
   ),
-  'attack.name': word('none', 'attack of some of the clients', (), _SERVED),
+  'attack.name': word('none', 'attack of some of the clients', needs=_SERVED),
   'attack.fraction': number(
-    0.1, 'fraction of all clients that attack', _BELOW_ONE, _ATTACK
+    0.1, 'fraction of all clients that attack', _BELOW_ONE, needs=_ATTACK
   ),
-  'attack.scale': number(1.0, 'factor of the reversed update', above(0), _SIGN_FLIP),
+  'attack.scale': number(
+    1.0, 'factor of the reversed update', above(0), needs=_SIGN_FLIP
+  ),
   'attack.sigma': number(
-    1.0, 'standard deviation of the noise sent', above(0), _GAUSSIAN
+    1.0, 'standard deviation of the noise sent', above(0), needs=_GAUSSIAN
   ),
-  'attack.epsilon': number(0.5, 'factor of the reversed mean update', above(0), _IPM),
-  'topology.name': word('ring', 'graph of neighbours', (), _PEERS),
-  'topology.degree': knob(int, 2, 'number of neighbours of each client', _EVEN, _RING),
+  'attack.epsilon': number(
+    0.5, 'factor of the reversed mean update', above(0), needs=_IPM
+  ),
+  'topology.name': word('ring', 'graph of neighbours', needs=_PEERS),
+  'topology.degree': knob(
+    int, 2, 'number of neighbours of each client', _EVEN, needs=_RING
+  ),
   'topology.edge_probability': number(
-    0.5, 'probability of a link', _POSITIVE_UNIT, _RANDOM_GRAPH
+    0.5, 'probability of a link', _POSITIVE_UNIT, needs=_RANDOM_GRAPH
   ),
 }
 
@@ -282,7 +315,7 @@ EXECUTION = {
     'auto',
     'form of the convolutions; all agree up to rounding',
     _CONVOLUTIONS,
-    _CONVOLUTIONAL,
+    needs=_CONVOLUTIONAL,
     may_change=True,
   ),
   'execution.cache_mib': knob(
@@ -290,7 +323,7 @@ EXECUTION = {
     2048,
     'MiB for frozen representations; 0 is none',
     _NOT_NEGATIVE,
-    _CONTRASTIVE,
+    needs=_CONTRASTIVE,
     may_change=True,
   ),
   'execution.client_store': word(
