@@ -129,8 +129,10 @@ def _opened(data_flag, path):
   with one_line(f'{data_flag} must be a folder {_REQUIREMENT}'):
     logging.getLogger('datasets').setLevel(logging.ERROR)
     descriptions = folder / _DESCRIPTION, folder / _TRAIN / 'state.json'
-    is_saved = any(path.exists() for path in descriptions)
-    splits = [*(_saved if is_saved else _of_parquet)(datasets, folder)]
+    if any(description.exists() for description in descriptions):
+      splits = list(_saved(datasets, folder))
+    else:
+      splits = list(_of_parquet(datasets, folder))
     for split in splits:
       split.data.validate(full=True)  # pyarrow aborts the process on damage met later
     return splits
@@ -148,7 +150,9 @@ def _saved(datasets, folder):
 def _split_names(names):
   """The splits for training, test and perhaps validation, of the splits that exist."""
   tests = [name for name in _TESTS if name in names]
-  return _TRAIN, *(tests[:2] or _TESTS[:1])
+  if not tests:
+    return _TRAIN, _TESTS[0]
+  return _TRAIN, *tests[:2]
 
 
 def _of_parquet(datasets, folder):
