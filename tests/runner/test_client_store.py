@@ -51,7 +51,7 @@ def run(workdir, tier='device', **changes):
 
 def saved_memories(workdir):
   """The newest state, and each client's memory."""
-  config = config_lib.validate(inference._saved(workdir)['config'])
+  config = config_lib.validate(inference._read_saved_config(workdir)['config'])
   built = experiment.build(config)
   start = built.network.init(config.seed)
   template = jax.eval_shape(

@@ -37,7 +37,7 @@ def test_the_second_round_is_traced(tmp_path, capsys, monkeypatch, seconds):
   trace, *others = (tmp_path / 'run/profile').rglob('*.xplane.pb')
   assert not others
   assert b'run_round' in trace.read_bytes()
-  assert b'profiling.py' not in trace.read_bytes()  # Python's own calls are not traced
+  assert b'$profiling.py' not in trace.read_bytes()  # Python's own calls are not traced
   expected = spent[1]['train']
   printed = capsys.readouterr().out
   assert f'where the time of the traced round went: train {expected:.2f} s' in printed
