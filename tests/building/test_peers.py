@@ -45,7 +45,7 @@ def test_centralized_is_one_client_with_all_the_data():
   history = world.run('centralized', 2, plans=plans)
   expected = reference_run('centralized', 2, plans=plans)
   for (state, metrics), truth in zip(history, expected, strict=True):
-    own = world.of_client(state.clients['params'], 0)
-    assert world.largest_difference(own, truth.params) < TOLERANCE
+    params = world.of_client(state.clients['params'], 0)
+    assert world.largest_difference(params, truth.params) < TOLERANCE
     loss = metrics.sums['train_loss'].sum() / metrics.num_seen.sum()
     np.testing.assert_allclose(loss, truth.train_loss, atol=TOLERANCE)
