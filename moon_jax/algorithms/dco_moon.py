@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.moon import moon
-from moon_jax.algorithms.wrappers.view import seen_through
+from moon_jax.algorithms.wrappers.view import with_view
 from moon_jax.core import tree
 from moon_jax.core.types import PyTree, Server
 
@@ -34,7 +34,7 @@ def dco_moon(
     initial: p_t of the first round, in which the paper's coefficient is "a predefined
       value mu": 'plain': p_0 = 0, so mu_0 = 0; 'mu': p_0 = 1, so mu_0 = mu.
   """
-  through = seen_through(
+  adapted = with_view(
     moon(mu=mu, tau=tau), lambda received, memory: (received.variables, memory)
   )
 
@@ -42,33 +42,36 @@ def dco_moon(
     return hyperparameters | {'p_t': p, 'mu_t': hyperparameters['mu'] * p}
 
   def loss(outputs, references, params, task, batch):
-    _, parts = through.loss(outputs, references, params, task, batch)
-    mu, mu_t = task.scalars['mu'], task.scalars['mu_t']
-    supervised, contrastive = weights(mu=mu, mu_t=mu_t, normalise=normalise)
-    first, second = parts['supervised_loss'], parts['contrastive_loss']
-    return supervised * first + contrastive * second, parts
+    _, parts = adapted.loss(outputs, references, params, task, batch)
+    weight_sup, weight_con = weights(
+      mu=task.scalars['mu'], mu_t=task.scalars['mu_t'], normalise=normalise
+    )
+    total = (
+      weight_sup * parts['supervised_loss'] + weight_con * parts['contrastive_loss']
+    )
+    return total, parts
 
-  def moved(trained, task):
+  def deviation_of_client(trained, task):
     return deviation(trained['params'], task.received.variables['params'])
 
   def upload(trained, task):
-    sent, memory = through.upload(trained, task)
-    strayed = jnp.float32(moved(trained, task) > task.scalars['theta'])
-    return sent._replace(uniform=strayed), memory
+    sent, memory = adapted.upload(trained, task)
+    strays = deviation_of_client(trained, task) > task.scalars['theta']
+    return sent._replace(uniform=jnp.float32(strays)), memory
 
   def aggregate(server, mean, participation, scalars):
     # The mean of the outcomes over the cohort is the maximum-likelihood estimate of the
     # Bernoulli parameter; rounding may bring the sum above 1.
     return Server(mean.weighted, jnp.minimum(mean.uniform, 1.0))
 
-  return through._replace(
+  return adapted._replace(
     hyperparameters={'mu': mu, 'tau': tau, 'theta': theta},
     init_server=lambda variables: jnp.float32(initial == 'mu'),
     scalars=scalars,
     broadcast=lambda server: server,
     loss=loss,
     upload=upload,
-    report=lambda trained, task: {'deviation': moved(trained, task)},
+    report=lambda trained, task: {'deviation': deviation_of_client(trained, task)},
     aggregate=aggregate,
   )
 
@@ -84,8 +87,8 @@ def deviation(trained: PyTree, received: PyTree) -> jax.Array:
     [] float32, no unit.
   """
   chex.assert_trees_all_equal_shapes(trained, received)
-  moved = tree.squared_norm(tree.subtract(trained, received))
-  return jnp.sqrt(moved) / jnp.sqrt(tree.squared_norm(received))
+  squared_distance = tree.squared_norm(tree.subtract(trained, received))
+  return jnp.sqrt(squared_distance) / jnp.sqrt(tree.squared_norm(received))
 
 
 def weights(
@@ -105,4 +108,6 @@ def weights(
     [] weight of the supervised loss, and [] weight of the contrastive one.
   """
   supervised, contrastive = 2.0 * mu - mu_t, mu + mu_t
-  return (supervised / mu, contrastive / mu) if normalise else (supervised, contrastive)
+  if normalise:
+    return supervised / mu, contrastive / mu
+  return supervised, contrastive

@@ -2,7 +2,8 @@
 
 from moon_jax.algorithms import base
 from moon_jax.algorithms.private import with_private
-from moon_jax.core.errors import UsageError
+from moon_jax.core.errors import KnobError
+from moon_jax.core.flags import flag
 from moon_jax.core.types import Layers
 
 
@@ -17,11 +18,13 @@ def fedbn(*, network_layers: Layers) -> base.Algorithm:
     network_layers: the layers of the network.
 
   Raises:
-    UsageError: the network has no batch normalisation.
+    KnobError: the network has no batch normalisation.
   """
   if not network_layers.batch_norm:
-    raise UsageError(
-      '--config.algorithm=fedbn keeps batch normalisation with the clients, and the '
-      'network has none: choose another --config.model, or --config.algorithm=fedavg.'
+    raise KnobError(
+      'algorithm',
+      'fedbn',
+      'keeps batch normalisation with the clients, and the network has none: choose '
+      f'another {flag("model")}, or {flag("algorithm", "fedavg")}.',
     )
   return with_private(network_layers.batch_norm)

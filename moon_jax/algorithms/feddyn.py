@@ -10,7 +10,7 @@ from moon_jax.core import tree
 from moon_jax.core.types import PyTree, Server, Upload
 
 
-class Kept(NamedTuple):
+class ServerMemory(NamedTuple):
   """What the server keeps.
 
   Attributes:
@@ -47,8 +47,9 @@ def feddyn(
   keeps_mean = evaluate == 'mean'
 
   def alpha_of(task):
-    shared = task.scalars['alpha']
-    return shared / task.relative_size if by_size else shared
+    if by_size:
+      return task.scalars['alpha'] / task.relative_size
+    return task.scalars['alpha']
 
   def zeros(variables):
     return jax.tree.map(jnp.zeros_like, variables['params'])
@@ -56,7 +57,7 @@ def feddyn(
   def init_server(variables):
     # Copied, because a round writes its new state into the memory of the old one.
     mean = jax.tree.map(jnp.copy, variables['params']) if keeps_mean else ()
-    return Kept(zeros(variables), mean)
+    return ServerMemory(h=zeros(variables), mean=mean)
 
   def loss(outputs, references, params, task, batch):
     supervised, parts = base.supervised(outputs, references, params, task, batch)
@@ -68,8 +69,8 @@ def feddyn(
 
   def upload(trained, task):
     moved = tree.subtract(trained['params'], task.received['params'])
-    own = alpha_of(task)
-    gradient = jax.tree.map(lambda g, m: g - own * m, task.memory, moved)
+    alpha = alpha_of(task)
+    gradient = jax.tree.map(lambda g, m: g - alpha * m, task.memory, moved)
     return Upload(uniform=trained), gradient
 
   def aggregate(server, mean, participation, scalars):
@@ -78,12 +79,14 @@ def feddyn(
     moved = tree.subtract(model['params'], server.variables['params'])
     h = jax.tree.map(lambda h, m: h - alpha * participation * m, server.memory.h, moved)
     params = jax.tree.map(lambda y, h: y - h / alpha, model['params'], h)
-    kept = Kept(h, model['params'] if keeps_mean else ())
-    return Server(model | {'params': params}, kept)
+    memory = ServerMemory(h=h, mean=model['params'] if keeps_mean else ())
+    return Server(model | {'params': params}, memory)
 
   def evaluated(server, clients):
-    tested = {'params': server.memory.mean} if keeps_mean else {}
-    return tree.repeat(server.variables | tested, 1)
+    variables = server.variables
+    if keeps_mean:
+      variables = variables | {'params': server.memory.mean}
+    return tree.repeat(variables, 1)
 
   return base.Algorithm(
     hyperparameters={'alpha': alpha},

@@ -10,7 +10,7 @@ from moon_jax.core import tree
 from moon_jax.core.types import PyTree, Server, Upload
 
 
-class Pace(NamedTuple):
+class ServerMemory(NamedTuple):
   """What the server keeps.
 
   Attributes:
@@ -42,40 +42,45 @@ def fedexp(
     evaluate: the model to test: 'last': the server's model; 'mean_of_two': the mean of
       this model and the one before, as in the authors' code.
   """
-  smooth = evaluate == 'mean_of_two'
+  tests_mean = evaluate == 'mean_of_two'
 
   def init_server(variables):
     # Copied, because a round writes its new state into the memory of the old one.
-    last = jax.tree.map(jnp.copy, variables['params']) if smooth else ()
-    return Pace(jnp.ones(()), jnp.ones(()), last)
+    last = jax.tree.map(jnp.copy, variables['params']) if tests_mean else ()
+    return ServerMemory(eta_g=jnp.ones(()), decayed=jnp.ones(()), last=last)
 
   def upload(trained, task):
     moved = tree.subtract(trained['params'], task.received['params'])
     return Upload(weighted=(trained, tree.squared_norm(moved))), task.memory
 
   def aggregate(server, mean, participation, scalars):
-    model, moved = mean.weighted  # the mean of ||D_i||^2
-    start, pace = server.variables['params'], server.memory
+    model, mean_square = mean.weighted  # mean_square is sum_i p_i ||D_i||^2
+    start, memory = server.variables['params'], server.memory
     step = tree.subtract(model['params'], start)
-    guarded = tree.squared_norm(step) + scalars['eps'] * pace.decayed
-    eta_g = jnp.maximum(1.0, moved / (2.0 * guarded))
+    guarded_square = tree.squared_norm(step) + scalars['eps'] * memory.decayed
+    eta_g = jnp.maximum(1.0, mean_square / (2.0 * guarded_square))
     params = jax.tree.map(lambda w, d: w + eta_g * d, start, step)
-    decayed = pace.decayed * scalars['eps_decay']
-    pace = Pace(eta_g, decayed, start if smooth else ())
-    return Server(model | {'params': params}, pace)
+    memory = ServerMemory(
+      eta_g=eta_g,
+      decayed=memory.decayed * scalars['eps_decay'],
+      last=start if tests_mean else (),
+    )
+    return Server(model | {'params': params}, memory)
 
   def evaluated(server, clients):
     variables = server.variables
-    if smooth:
-      pair = variables['params'], server.memory.last
-      variables = variables | {'params': jax.tree.map(lambda a, b: (a + b) / 2, *pair)}
+    if tests_mean:
+      mean = jax.tree.map(
+        lambda w, before: (w + before) / 2, variables['params'], server.memory.last
+      )
+      variables = variables | {'params': mean}
     return tree.repeat(variables, 1)
 
   return base.Algorithm(
     hyperparameters={'eps': eps, 'eps_decay': eps_decay},
     init_server=init_server,
     # eta_g of the round before, because this round's is known only at its end.
-    scalars=lambda given, pace: given | {'eta_g': pace.eta_g},
+    scalars=lambda hyperparameters, memory: hyperparameters | {'eta_g': memory.eta_g},
     upload=upload,
     aggregate=aggregate,
     evaluated=evaluated,

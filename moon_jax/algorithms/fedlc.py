@@ -29,10 +29,10 @@ def fedlc(
     counts = jnp.maximum(task.class_counts, task.scalars['least_count'])
     logits = calibrated(outputs.logits, counts, task.scalars['tau'])
     if true_class:
-      given = outputs._replace(logits=logits), references, params, task, batch
-      return base.supervised(*given)
-    each = without_true_class(logits, batch.labels)
-    supervised = losses.masked_mean(each, batch.mask)
+      outputs = outputs._replace(logits=logits)
+      return base.supervised(outputs, references, params, task, batch)
+    example_losses = without_true_class(logits, batch.labels)
+    supervised = losses.masked_mean(example_losses, batch.mask)
     return supervised, {'supervised_loss': supervised}
 
   return base.Algorithm(
@@ -43,7 +43,16 @@ def fedlc(
 
 
 def calibrated(logits: jax.Array, counts: jax.Array, tau: jax.Array) -> jax.Array:
-  """[B, Y], counts [Y], [] -> u [B, Y], see `fedlc`; a class left out is lowest."""
+  """The logits u of `fedlc`; a class that is left out has the lowest number.
+
+  Args:
+    logits: [B, Y] z.
+    counts: [Y] m_k.
+    tau: [] weight of the margins.
+
+  Returns:
+    [B, Y].
+  """
   present = counts > 0
   margins = tau * jax.lax.rsqrt(jnp.sqrt(jnp.where(present, counts, 1.0)))
   left_out = ~present & (tau > 0)
@@ -54,8 +63,8 @@ def calibrated(logits: jax.Array, counts: jax.Array, tau: jax.Array) -> jax.Arra
 def without_true_class(logits: jax.Array, labels: jax.Array) -> jax.Array:
   """[B, Y], [B] -> [B]: log sum_{k != c} exp(u_k) - u_c; an empty sum counts as 1."""
   lowest = jnp.finfo(logits.dtype).min
-  true = jax.nn.one_hot(labels, logits.shape[1], dtype=bool)
-  others = jnp.where(true, lowest, logits)
-  some = jnp.max(others, axis=1) > lowest
-  rest = jnp.where(some, jax.nn.logsumexp(others, axis=1), 0.0)
-  return rest - jnp.sum(jnp.where(true, logits, 0.0), axis=1)
+  is_true = jax.nn.one_hot(labels, logits.shape[1], dtype=bool)
+  wrong_logits = jnp.where(is_true, lowest, logits)
+  has_wrong_class = jnp.max(wrong_logits, axis=1) > lowest
+  log_sum = jnp.where(has_wrong_class, jax.nn.logsumexp(wrong_logits, axis=1), 0.0)
+  return log_sum - jnp.sum(jnp.where(is_true, logits, 0.0), axis=1)

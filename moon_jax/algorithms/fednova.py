@@ -54,8 +54,8 @@ def fednova(*, mu: float, tau_eff: str = 'norm') -> base.Algorithm:
   def after_step(task, loss, grads, key):
     path, optimizer = task.local, task.optimizer
     velocity = optimizer['momentum'] * path.velocity + 1.0
-    kept = 1.0 - optimizer['learning_rate'] * task.scalars['mu']
-    return Path(velocity, kept * path.length + velocity, path.steps + 1.0)
+    shrinkage = 1.0 - optimizer['learning_rate'] * task.scalars['mu']
+    return Path(velocity, shrinkage * path.length + velocity, path.steps + 1.0)
 
   def upload(trained, task):
     path = task.local
@@ -73,9 +73,9 @@ def fednova(*, mu: float, tau_eff: str = 'norm') -> base.Algorithm:
   return base.Algorithm(
     hyperparameters={'mu': mu},
     init_server=lambda variables: jnp.zeros(()),
-    # tau_eff of the round before, because this round's is known only at its end; first
-    # 0.
-    scalars=lambda given, pace: given | {'tau_eff': pace},
+    # tau_eff of the round before, because this round's is known only at its end. In the
+    # first round it is 0.
+    scalars=lambda hyperparameters, pace: hyperparameters | {'tau_eff': pace},
     begin=begin,
     after_update=after_update,
     after_step=after_step,

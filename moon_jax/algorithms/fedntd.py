@@ -20,10 +20,15 @@ def fedntd(*, beta: float, tau: float) -> base.Algorithm:
 
   def loss(outputs, references, params, task, batch):
     supervised, parts = base.supervised(outputs, references, params, task, batch)
-    given = outputs.logits, references['global'], batch.labels, task.scalars['tau']
-    distilled = losses.masked_mean(not_true_distillation(*given), batch.mask)
-    total = supervised + task.scalars['beta'] * distilled
-    return total, parts | {'distillation_loss': distilled}
+    example_losses = not_true_distillation(
+      outputs.logits,
+      teacher_logits=references['global'],
+      labels=batch.labels,
+      tau=task.scalars['tau'],
+    )
+    distillation = losses.masked_mean(example_losses, batch.mask)
+    total = supervised + task.scalars['beta'] * distillation
+    return total, parts | {'distillation_loss': distillation}
 
   return base.Algorithm(
     hyperparameters={'beta': beta, 'tau': tau},
@@ -34,15 +39,15 @@ def fedntd(*, beta: float, tau: float) -> base.Algorithm:
 
 
 def not_true_distillation(
-  logits: jax.Array, teacher: jax.Array, labels: jax.Array, tau: jax.Array
+  logits: jax.Array, teacher_logits: jax.Array, labels: jax.Array, tau: jax.Array
 ) -> jax.Array:
   """tau^2 KL(q || r) of `fedntd`, from both logits [B, Y] and labels [B]: [B], nats."""
-  true = jax.nn.one_hot(labels, logits.shape[1], dtype=bool)
+  is_true = jax.nn.one_hot(labels, logits.shape[1], dtype=bool)
 
   def log_shares(logits):
     lowest = jnp.finfo(logits.dtype).min
-    return jax.nn.log_softmax(jnp.where(true, lowest, logits / tau))
+    return jax.nn.log_softmax(jnp.where(is_true, lowest, logits / tau))
 
-  log_q, log_r = log_shares(teacher), log_shares(logits)
-  terms = jnp.where(true, 0.0, jnp.exp(log_q) * (log_q - log_r))
+  log_q, log_r = log_shares(teacher_logits), log_shares(logits)
+  terms = jnp.where(is_true, 0.0, jnp.exp(log_q) * (log_q - log_r))
   return jnp.square(tau) * jnp.sum(terms, axis=1)

@@ -1,8 +1,8 @@
 """FedPer: Arivazhagan et al. 2019, arXiv:1912.00818: base and personal layers."""
 
 from moon_jax.algorithms import base
-from moon_jax.algorithms.private import with_private
-from moon_jax.core.errors import UsageError
+from moon_jax.algorithms.private import Paths, with_private
+from moon_jax.core.errors import KnobError
 from moon_jax.core.types import Layers
 
 
@@ -18,21 +18,25 @@ def fedper(*, layers: str, network_layers: Layers) -> base.Algorithm:
     network_layers: the layers of the network.
 
   Raises:
-    UsageError: no layer has that name, no layer is left, or the output layer is
+    KnobError: no layer has that name, no layer is left, or the output layer is
       unknown.
   """
-  return with_private(chosen(layers, network_layers))
+  return with_private(personal_paths(layers, network_layers))
 
 
-def chosen(layers: str, network_layers: Layers) -> frozenset[tuple[str, ...]]:
-  """The paths of the variables of some layers; '' is the output layer."""
-  paths, names = network_layers.paths, {name.strip() for name in layers.split(',')}
-  names, known = names - {''}, {name for path in paths for name in path[1:-1]}
-  found = frozenset(path for path in paths if names.intersection(path[1:-1]))
-  found = found or network_layers.output
-  if names - known or not found or found == paths:
-    raise UsageError(
-      f'--config.fedper.layers={layers!r} must name some layers of the network, but '
-      f'not all; it has {", ".join(sorted(known))}.'
+def personal_paths(layers: str, network_layers: Layers) -> Paths:
+  """The paths of the variables of the named layers; '' is the output layer."""
+  paths = network_layers.paths
+  network_names = {name for path in paths for name in path[1:-1]}
+  names = {name.strip() for name in layers.split(',')} - {''}
+  personal = network_layers.output
+  if names:
+    personal = frozenset(path for path in paths if names.intersection(path[1:-1]))
+  if names - network_names or not personal or personal == paths:
+    raise KnobError(
+      'fedper.layers',
+      layers,
+      'must name some layers of the network, but not all; it has '
+      f'{", ".join(sorted(network_names))}.',
     )
-  return found
+  return personal

@@ -5,12 +5,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from moon_jax.algorithms import base, losses, prototypes
-from moon_jax.algorithms.prototypes import Prototypes
+from moon_jax.algorithms import base, losses
+from moon_jax.algorithms.prototypes import (
+  Prototypes,
+  class_sums,
+  empty_prototypes,
+  updated,
+)
 from moon_jax.core.types import Server, Upload
 
 
-class Kept(NamedTuple):
+class ServerMemory(NamedTuple):
   """What the server keeps: the prototypes, and [] float32 how many rounds are done."""
 
   prototypes: Prototypes
@@ -42,31 +47,41 @@ def fedproc(*, tau: float, rise: float) -> base.Algorithm:
       The authors' code has 100, its number of rounds.
   """
 
-  def scalars(given, kept):
-    weight = jnp.minimum(kept.rounds / given['rise'], 1.0)
-    return given | {'a_t': jnp.where(kept.rounds == 0, 1.0, weight)}
+  def scalars(hyperparameters, memory):
+    weight = jnp.minimum(memory.rounds / hyperparameters['rise'], 1.0)
+    return hyperparameters | {'a_t': jnp.where(memory.rounds == 0, 1.0, weight)}
 
   def loss(outputs, references, params, task, batch):
     supervised, parts = base.supervised(outputs, references, params, task, batch)
-    given = outputs.representation, task.received.memory, batch.labels
-    each = prototype_loss(*given, task.scalars['tau'])
-    pulled, weight = losses.masked_mean(each, batch.mask), task.scalars['a_t']
-    total = weight * supervised + (1.0 - weight) * pulled
-    return total, parts | {'prototype_loss': pulled}
+    example_losses = prototype_loss(
+      outputs.representation,
+      prototypes=task.received.memory,
+      labels=batch.labels,
+      tau=task.scalars['tau'],
+    )
+    pull = losses.masked_mean(example_losses, batch.mask)
+    weight = task.scalars['a_t']
+    total = weight * supervised + (1.0 - weight) * pull
+    return total, parts | {'prototype_loss': pull}
 
   def examine(outputs, batch):
     z = outputs.representation
     length = jnp.linalg.norm(z, axis=1, keepdims=True)
     unit = z / jnp.where(length > 0, length, 1.0)
-    return prototypes.sums_of(unit, batch, outputs.logits.shape[1])
+    return class_sums(unit, batch, outputs.logits.shape[1])
 
   def aggregate(server, mean, participation, scalars):
-    found = prototypes.updated(server.memory.prototypes, mean.uniform)
-    return Server(mean.weighted, Kept(found, server.memory.rounds + 1.0))
+    memory = ServerMemory(
+      prototypes=updated(server.memory.prototypes, mean.uniform),
+      rounds=server.memory.rounds + 1.0,
+    )
+    return Server(mean.weighted, memory)
 
   return base.Algorithm(
     hyperparameters={'tau': tau, 'rise': rise},
-    init_server=lambda variables, zeros: Kept(Prototypes(*zeros), jnp.zeros(())),
+    init_server=lambda variables, zeros: ServerMemory(
+      prototypes=empty_prototypes(zeros), rounds=jnp.zeros(())
+    ),
     scalars=scalars,
     broadcast=lambda server: server._replace(memory=server.memory.prototypes),
     loss=loss,
@@ -77,12 +92,13 @@ def fedproc(*, tau: float, rise: float) -> base.Algorithm:
 
 
 def prototype_loss(
-  z: jax.Array, known: Prototypes, labels: jax.Array, tau: jax.Array
+  z: jax.Array, prototypes: Prototypes, labels: jax.Array, tau: jax.Array
 ) -> jax.Array:
   """L of `fedproc`, of representations [B, D] of classes [B]: [B], in nats."""
-  cosines = losses.cosine_similarity(z[:, None], known.vectors[None])
-  there = known.there > 0
+  cosines = losses.cosine_similarity(z[:, None], prototypes.vectors[None])
+  exists = prototypes.there > 0
   # Finite: without any prototype the gradient through the logarithm must not be NaN.
-  scores = jnp.where(there[None], cosines / tau, jnp.finfo(z.dtype).min)
-  own = jnp.take_along_axis(jax.nn.log_softmax(scores), labels[:, None], axis=1)[:, 0]
-  return jnp.where(there[labels], -own, 0.0)
+  scores = jnp.where(exists[None], cosines / tau, jnp.finfo(z.dtype).min)
+  log_shares = jax.nn.log_softmax(scores)
+  of_true_class = jnp.take_along_axis(log_shares, labels[:, None], axis=1)[:, 0]
+  return jnp.where(exists[labels], -of_true_class, 0.0)

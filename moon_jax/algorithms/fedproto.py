@@ -27,32 +27,34 @@ def fedproto(*, lam: float, distance: str = 'mean') -> base.Algorithm:
     lam: lambda, weight of D, at least 0; 0 is SOLO. The authors have 1 for MNIST.
     distance: 'mean' as in the authors' code, or 'sum', over the dimensions.
   """
-  over = {'mean': jnp.mean, 'sum': jnp.sum}[distance]
+  reduce_dimensions = {'mean': jnp.mean, 'sum': jnp.sum}[distance]
 
   def loss(outputs, references, params, task, batch):
     supervised, parts = base.supervised(outputs, references, params, task, batch)
-    known, z, labels = task.received, outputs.representation, batch.labels
-    there, squares = known.there > 0, jnp.square(z[:, None] - known.vectors[None])
-    own = over(jnp.square(z - known.vectors[labels]), axis=1)
-    pull = losses.masked_mean(jnp.where(there[labels], own, 0.0), batch.mask)
-    nearest = jnp.where(there, -jnp.sum(squares, axis=2), -jnp.inf)
-    any_there = jnp.any(there).astype(z.dtype)
-    told = {
+    vectors, exists = task.received.vectors, task.received.there > 0
+    z, labels = outputs.representation, batch.labels
+    distances = reduce_dimensions(jnp.square(z - vectors[labels]), axis=1)
+    pull = losses.masked_mean(jnp.where(exists[labels], distances, 0.0), batch.mask)
+
+    squares = jnp.sum(jnp.square(z[:, None] - vectors[None]), axis=2)
+    nearness = jnp.where(exists, -squares, -jnp.inf)
+    accuracy = losses.accuracy(nearness, labels, batch.mask)
+    any_exists = jnp.any(exists).astype(z.dtype)
+    return supervised + task.scalars['lam'] * pull, parts | {
       'prototype_loss': pull,
-      'prototype_accuracy': any_there * losses.accuracy(nearest, labels, batch.mask),
-      'prototyped_fraction': any_there,
+      'prototype_accuracy': any_exists * accuracy,
+      'prototyped_fraction': any_exists,
     }
-    return supervised + task.scalars['lam'] * pull, parts | told
 
   return base.Algorithm(
     hyperparameters={'lam': lam},
-    init_server=lambda variables, zeros: prototypes.Prototypes(*zeros),
+    init_server=lambda variables, zeros: prototypes.empty_prototypes(zeros),
     init_client=lambda variables: variables,
     broadcast=lambda server: server.memory,
     download=lambda received, memory: memory,
     loss=loss,
     measured={'prototype_accuracy': 'prototyped_fraction', 'prototyped_fraction': ''},
-    examine=lambda outputs, batch: prototypes.sums_of(
+    examine=lambda outputs, batch: prototypes.class_sums(
       outputs.representation, batch, outputs.logits.shape[1]
     ),
     upload=lambda trained, task: (Upload(uniform=task.examined), trained),

@@ -39,8 +39,8 @@ def fedsam(*, rho: float, adaptive: bool = False, xi: float = 0.2) -> base.Algor
     length = task.scalars['rho'] * jax.lax.rsqrt(jnp.where(square > 0, square, 1.0))
     return jax.tree.map(lambda t, tg: length * t * tg, scale, scaled)
 
-  numbers = {'rho': rho} | ({'xi': xi} if adaptive else {})
-  return base.Algorithm(hyperparameters=numbers, perturb=perturb)
+  hyperparameters = {'rho': rho, 'xi': xi} if adaptive else {'rho': rho}
+  return base.Algorithm(hyperparameters=hyperparameters, perturb=perturb)
 
 
 def mofedsam(
@@ -58,15 +58,16 @@ def mofedsam(
   SCAFFOLD.
 
   Args:
-    rho, adaptive, xi: as in FedSAM.
+    rho: as in FedSAM.
+    adaptive: as in FedSAM.
+    xi: as in FedSAM.
     beta: weight of the client's own gradient, in (0, 1]; 1 is FedSAM.
   """
   inner = fedsam(rho=rho, adaptive=adaptive, xi=xi)
 
   def correct(grads, task):
-    own, other = task.scalars['beta'], 1.0 - task.scalars['beta']
-    before = task.received.memory
-    return jax.tree.map(lambda g, last: own * g + other * last, grads, before)
+    beta, direction = task.scalars['beta'], task.received.memory
+    return jax.tree.map(lambda g, d: beta * g + (1.0 - beta) * d, grads, direction)
 
   def upload(trained, task):
     length = task.optimizer['learning_rate'] * task.local.length

@@ -12,8 +12,8 @@ from moon_jax.core.types import PyTree
 def masked_mean(values: jax.Array, mask: jax.Array) -> jax.Array:
   """[B], [B] -> [] mean of the values whose mask is 1; 0 if there are none."""
   chex.assert_equal_shape([values, mask])
-  kept = jnp.where(mask > 0, values, 0.0)
-  return jnp.sum(kept) / jnp.maximum(jnp.sum(mask), 1.0)
+  real = jnp.where(mask > 0, values, 0.0)
+  return jnp.sum(real) / jnp.maximum(jnp.sum(mask), 1.0)
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
@@ -29,8 +29,8 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.
   """
   chex.assert_rank(logits, 2)
   chex.assert_equal_shape([labels, mask])
-  losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-  return masked_mean(losses, mask)
+  example_losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+  return masked_mean(example_losses, mask)
 
 
 def accuracy(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array:
@@ -38,8 +38,8 @@ def accuracy(logits: jax.Array, labels: jax.Array, mask: jax.Array) -> jax.Array
 
   The arguments are those of `cross_entropy`. It is recorded, and is no term of a loss.
   """
-  correct = jnp.argmax(logits, axis=-1) == labels
-  return masked_mean(correct.astype(mask.dtype), mask)
+  is_correct = jnp.argmax(logits, axis=-1) == labels
+  return masked_mean(is_correct.astype(mask.dtype), mask)
 
 
 def model_contrastive(
@@ -83,9 +83,9 @@ def model_contrastive(
   positive = cosine_similarity(z, z_global)
   negatives = cosine_similarity(z[None], z_previous)
   # Finite, because the gradient of a sum over nothing but e^-inf is NaN.
-  absent = jnp.finfo(negatives.dtype).min
-  counted = jnp.where(exists[:, None], negatives / temperature, absent)
-  excess = jax.nn.logsumexp(counted, axis=0) - positive / temperature
+  lowest = jnp.finfo(negatives.dtype).min
+  scores = jnp.where(exists[:, None], negatives / temperature, lowest)
+  excess = jax.nn.logsumexp(scores, axis=0) - positive / temperature
   contrasted = jnp.any(exists).astype(mask.dtype)
   per_negative = jax.vmap(masked_mean, in_axes=(0, None))(negatives, mask)
   return {

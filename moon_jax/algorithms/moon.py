@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from moon_jax.algorithms import base, losses
 from moon_jax.core.types import PyTree, Upload
 
-# Parts that are recorded and no terms of the loss: see `Algorithm.measured`.
+# Parts that are recorded, but are no terms of the loss; see `Algorithm.measured`.
 MEASURED = {
   'contrasted_fraction': '',
   'positive_cosine': 'contrasted_fraction',
@@ -53,15 +53,16 @@ def moon(
   represented = operator.attrgetter(similarity_on)
 
   def init_client(variables):
-    return Previous((variables,) * num_previous, count=jnp.zeros(()))
+    return Previous(models=(variables,) * num_previous, count=jnp.zeros(()))
 
   def frozen(received, memory):
-    return {'global': received} | {
-      f'previous_{age}': model for age, model in enumerate(memory.models)
-    }
+    networks = {'global': received}
+    for age, model in enumerate(memory.models):
+      networks[f'previous_{age}'] = model
+    return networks
 
   def negatives(references, count):
-    """[P, B, D], and [P] which of them count."""
+    """[P, B, D] representations under the previous models, and [P] which count."""
     stacked = jnp.stack([references[f'previous_{age}'] for age in range(num_previous)])
     if negative == 'global':
       newest = jnp.where(count > 0, stacked[0], references['global'])

@@ -20,8 +20,10 @@ def moon_l2(*, mu: float, squared: bool = False) -> base.Algorithm:
   def loss(outputs, references, params, task, batch):
     supervised, parts = base.supervised(outputs, references, params, task, batch)
     squares = jnp.square(outputs.representation - references['global']).sum(axis=1)
-    apart = losses.masked_mean(squares if squared else root(squares), batch.mask)
-    return supervised + task.scalars['mu'] * apart, parts | {'distance_loss': apart}
+    distances = squares if squared else root(squares)
+    distance = losses.masked_mean(distances, batch.mask)
+    total = supervised + task.scalars['mu'] * distance
+    return total, parts | {'distance_loss': distance}
 
   return base.Algorithm(
     hyperparameters={'mu': mu},

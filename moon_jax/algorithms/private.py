@@ -11,14 +11,14 @@ Paths = frozenset[tuple[str, ...]]
 
 def divided(variables: PyTree, private: Paths) -> tuple[PyTree, PyTree]:
   """variables -> the shared ones, and those at the private paths; nested dicts."""
-  flat = flatten_dict(variables)
-  own = {path: flat.pop(path) for path in private}
-  return unflatten_dict(flat), unflatten_dict(own)
+  shared = flatten_dict(variables)
+  at_private_paths = {path: shared.pop(path) for path in private}
+  return unflatten_dict(shared), unflatten_dict(at_private_paths)
 
 
-def joined(some: PyTree, others: PyTree) -> PyTree:
+def joined(shared: PyTree, private: PyTree) -> PyTree:
   """Undoes `divided`."""
-  return unflatten_dict(flatten_dict(some) | flatten_dict(others))
+  return unflatten_dict(flatten_dict(shared) | flatten_dict(private))
 
 
 def with_private(private: Paths) -> base.Algorithm:
@@ -29,24 +29,30 @@ def with_private(private: Paths) -> base.Algorithm:
   are the clients': the shared variables with the client's private ones.
   """
 
-  def shared(variables):
-    return divided(variables, private)[0]
+  def shared_part(variables):
+    shared, _ = divided(variables, private)
+    return shared
 
-  def own(variables):
-    return divided(variables, private)[1]
+  def private_part(variables):
+    _, at_private_paths = divided(variables, private)
+    return at_private_paths
+
+  def upload(trained, task):
+    return Upload(weighted=shared_part(trained)), private_part(trained)
 
   def aggregate(server, mean, participation, scalars):
-    return server._replace(variables=joined(mean.weighted, own(server.variables)))
+    first_private = private_part(server.variables)
+    return server._replace(variables=joined(mean.weighted, first_private))
 
   def evaluated(server, clients):
-    of_all = shared(server.variables)
-    return jax.vmap(lambda memory: joined(of_all, memory))(clients)
+    shared = shared_part(server.variables)
+    return jax.vmap(lambda memory: joined(shared, memory))(clients)
 
   return base.Algorithm(
-    init_client=own,
-    broadcast=lambda server: shared(server.variables),
+    init_client=private_part,
+    broadcast=lambda server: shared_part(server.variables),
     download=joined,
-    upload=lambda trained, task: (Upload(shared(trained)), own(trained)),
+    upload=upload,
     aggregate=aggregate,
     evaluated=evaluated,
   )

@@ -9,18 +9,19 @@ from moon_jax.core.types import Batch
 
 
 class Prototypes(NamedTuple):
-  """What the server keeps.
+  """The prototypes, which the server keeps.
 
   Attributes:
     vectors: [Y, D] float32, the mean representation of each class.
-    there: [Y] float32, 1.0 for a class that some client has had, otherwise 0.0.
+    there: [Y] float32, 1.0 for a class that has a prototype, because some client had
+      examples of it; otherwise 0.0.
   """
 
   vectors: jax.Array
   there: jax.Array
 
 
-class Sums(NamedTuple):
+class ClassSums(NamedTuple):
   """What a client sends.
 
   Attributes:
@@ -32,14 +33,19 @@ class Sums(NamedTuple):
   counts: jax.Array
 
 
-def sums_of(representation: jax.Array, batch: Batch, num_classes: int) -> Sums:
+def empty_prototypes(zeros: ClassSums) -> Prototypes:
+  """No prototypes yet; zeros: sums of the right shapes, all 0."""
+  return Prototypes(vectors=zeros.vectors, there=zeros.counts)
+
+
+def class_sums(representation: jax.Array, batch: Batch, num_classes: int) -> ClassSums:
   """The sums over the real examples of a batch, whose representation is [B, D]."""
   classes = jax.nn.one_hot(batch.labels, num_classes) * batch.mask[:, None]
-  shown = jnp.where(batch.mask[:, None] > 0, representation, 0.0)
-  return Sums(classes.T @ shown, jnp.sum(classes, axis=0))
+  real = jnp.where(batch.mask[:, None] > 0, representation, 0.0)
+  return ClassSums(vectors=classes.T @ real, counts=jnp.sum(classes, axis=0))
 
 
-def updated(before: Prototypes, mean: Sums) -> Prototypes:
+def updated(before: Prototypes, mean: ClassSums) -> Prototypes:
   """The new prototypes; a class that no client of the cohort has keeps its prototype.
 
   Args:
@@ -47,7 +53,9 @@ def updated(before: Prototypes, mean: Sums) -> Prototypes:
     mean: mean of the clients' sums, with equal weights; vector / count is the mean over
       all their examples of the class.
   """
-  found = mean.counts > 0
-  means = mean.vectors / jnp.where(found, mean.counts, 1.0)[:, None]
-  vectors = jnp.where(found[:, None], means, before.vectors)
-  return Prototypes(vectors, jnp.where(found, 1.0, before.there))
+  has_examples = mean.counts > 0
+  means = mean.vectors / jnp.where(has_examples, mean.counts, 1.0)[:, None]
+  return Prototypes(
+    vectors=jnp.where(has_examples[:, None], means, before.vectors),
+    there=jnp.where(has_examples, 1.0, before.there),
+  )

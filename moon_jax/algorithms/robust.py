@@ -6,6 +6,9 @@ aggregated by the same rule as the parameters, but have no part in Krum's distan
 Every rule holds the cohort's K uploads in memory.
 """
 
+import types
+from collections.abc import Callable, Mapping
+
 import jax
 import jax.numpy as jnp
 
@@ -20,11 +23,11 @@ def median() -> Algorithm:
   arXiv:1803.01498. Of an even number of models, the mean of the middle two is taken.
   """
 
-  def of_leaf(values, count, scalars):
-    lower, upper = values[(count - 1) // 2], values[count // 2]
+  def middle(ascending, count, scalars):
+    lower, upper = ascending[(count - 1) // 2], ascending[count // 2]
     return 0.5 * lower + 0.5 * upper  # half of each, because their sum might overflow
 
-  return _coordinate_wise(of_leaf)
+  return _coordinate_wise(middle)
 
 
 def trimmed_mean(*, trim: float) -> Algorithm:
@@ -36,30 +39,39 @@ def trimmed_mean(*, trim: float) -> Algorithm:
     trim: beta in [0, 1/2); 0 is the mean with equal weights.
   """
 
-  def of_leaf(values, count, scalars):
+  def mean_without_extremes(ascending, count, scalars):
     # In float32, 0.1 * 10 may be below 1. At least one value is kept.
     cut = jnp.floor(scalars['trim'] * count.astype(jnp.float32) + 1e-3).astype(int)
     cut = jnp.minimum(cut, (count - 1) // 2)
-    place = jnp.arange(len(values))
-    kept = ((place >= cut) & (place < count - cut)).astype(jnp.float32)
-    return tree.weighted_sum(values, kept / (count - 2 * cut).astype(jnp.float32))
+    rank = jnp.arange(len(ascending))
+    is_middle = ((rank >= cut) & (rank < count - cut)).astype(jnp.float32)
+    num_middle = (count - 2 * cut).astype(jnp.float32)
+    return tree.weighted_sum(ascending, is_middle / num_middle)
 
-  return _coordinate_wise(of_leaf, trim=trim)
+  return _coordinate_wise(mean_without_extremes, {'trim': trim})
 
 
-def _coordinate_wise(of_leaf, **hyperparameters):
-  """An algorithm; of_leaf(values [K, ...] ascending, how many count, scalars) is w."""
+def _coordinate_wise(
+  rule: Callable, hyperparameters: Mapping[str, float] = types.MappingProxyType({})
+) -> Algorithm:
+  """The algorithm whose server applies a rule to each coordinate.
+
+  Args:
+    rule: (values [K, ...] in ascending order, how many of them count [], scalars) ->
+      the new value [...]; values that do not count are infinite.
+    hyperparameters: name -> number, for the rule's scalars.
+  """
 
   def aggregate(server, uploads, participation, scalars):
     count = jnp.sum(uploads.counted)
 
-    def rule(leaf):
-      # Values that do not count are infinity, so they are sorted last.
-      hidden = jnp.full_like(leaf, jnp.inf)
-      values = jnp.sort(tree.where(uploads.counted, leaf, hidden), axis=0)
-      return of_leaf(values, count, scalars)
+    def aggregate_leaf(leaf):
+      infinite = jnp.full_like(leaf, jnp.inf)
+      ascending = jnp.sort(tree.where(uploads.counted, leaf, infinite), axis=0)
+      return rule(ascending, count, scalars)
 
-    return server._replace(variables=jax.tree.map(rule, uploads.stacked.weighted))
+    variables = jax.tree.map(aggregate_leaf, uploads.stacked.weighted)
+    return server._replace(variables=variables)
 
   return Algorithm(
     hyperparameters=hyperparameters, aggregate=aggregate, needs_all_uploads=True
@@ -83,13 +95,16 @@ def krum(*, num_byzantine: int, num_selected: int) -> Algorithm:
 
   def aggregate(server, uploads, participation, scalars):
     stacked, counted = uploads.stacked.weighted, uploads.counted
-    others = jnp.sum(counted).astype(jnp.float32) - scalars['num_byzantine'] - 2.0
-    place = jnp.arange(len(counted), dtype=jnp.float32)
-    near = (place < jnp.maximum(others, 1.0))[None]
-    score = jnp.sum(jnp.sort(_distances(stacked['params'], counted)), 1, where=near)
+    num_models = jnp.sum(counted).astype(jnp.float32)
+    num_nearest = jnp.maximum(num_models - scalars['num_byzantine'] - 2.0, 1.0)
+    ranks = jnp.arange(len(counted), dtype=jnp.float32)
+    is_nearest = (ranks < num_nearest)[None]
+    distances = jnp.sort(_squared_distances(stacked['params'], counted))
+    scores = jnp.sum(distances, axis=1, where=is_nearest)
     # NaN is sorted last, behind the infinite score of a Byzantine model.
-    rank = jnp.argsort(jnp.argsort(jnp.where(counted, score, jnp.nan)))
-    selected = (counted & (place < scalars['num_selected'])[rank]).astype(jnp.float32)
+    rank_of_model = jnp.argsort(jnp.argsort(jnp.where(counted, scores, jnp.nan)))
+    is_selected = (ranks < scalars['num_selected'])[rank_of_model]
+    selected = (counted & is_selected).astype(jnp.float32)
     mean = tree.weighted_sum(stacked, selected / jnp.sum(selected))
     return server._replace(variables=mean)
 
@@ -100,7 +115,7 @@ def krum(*, num_byzantine: int, num_selected: int) -> Algorithm:
   )
 
 
-def _distances(models: PyTree, counted: jax.Array) -> jax.Array:
+def _squared_distances(models: PyTree, counted: jax.Array) -> jax.Array:
   """[K, K] squared distances; infinite on the diagonal and for models left out.
 
   Args:
@@ -108,11 +123,11 @@ def _distances(models: PyTree, counted: jax.Array) -> jax.Array:
     counted: [K] bool.
   """
 
-  def to_others(slot):
-    apart = jax.tree.map(lambda leaf: leaf - leaf[slot][None], models)
-    return jax.vmap(tree.squared_norm)(apart)
+  def to_all_models(slot):
+    differences = jax.tree.map(lambda leaf: leaf - leaf[slot][None], models)
+    return jax.vmap(tree.squared_norm)(differences)
 
   # Row by row: all rows at once would hold K differences for each model.
-  squares = jax.lax.map(to_others, jnp.arange(len(counted)))
+  squares = jax.lax.map(to_all_models, jnp.arange(len(counted)))
   pairs = counted[:, None] & counted[None] & ~jnp.eye(len(counted), dtype=bool)
   return jnp.where(pairs, squares, jnp.inf)

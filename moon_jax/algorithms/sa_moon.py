@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from moon_jax.algorithms import base, temperature
 from moon_jax.algorithms.moon import moon
-from moon_jax.algorithms.wrappers.view import seen_through
+from moon_jax.algorithms.wrappers.view import with_view
 from moon_jax.core import tree
 from moon_jax.core.keys import Purpose, for_purpose
 from moon_jax.core.types import PyTree, Server, Upload
@@ -58,19 +58,25 @@ def sa_moon(
   # T is sent with the model, or stays with the client's previous model.
   travels = scope == 'server'
 
-  through = seen_through(
+  adapted = with_view(
     inner,
     lambda received, memory: (received.variables, memory.content),
     lambda task: task.scalars | {'tau': task.local.temperature},
   )
 
-  def kept(value):
-    """A temperature as server and upload have it, and as a client keeps it."""
-    value = jnp.asarray(value, jnp.float32)
-    return (value, None) if travels else ((), value)
+  def sent_temperature(value):
+    """What the server keeps of a temperature, and a client sends."""
+    return jnp.asarray(value, jnp.float32) if travels else ()
+
+  def client_temperature(value):
+    """What a client keeps of a temperature."""
+    return None if travels else jnp.asarray(value, jnp.float32)
 
   def init_client(variables):
-    return Tempered(inner.init_client(variables), kept(initial_temperature)[1])
+    return Tempered(
+      content=inner.init_client(variables),
+      temperature=client_temperature(initial_temperature),
+    )
 
   def begin(received, memory):
     return temperature.start(received.memory if travels else memory.temperature)
@@ -90,13 +96,14 @@ def sa_moon(
     )
 
   def upload(trained, task):
-    sent, memory = through.upload(trained, task)
-    by_server, by_client = kept(task.local.temperature)
-    return Upload(Server(sent.weighted, by_server)), Tempered(memory, by_client)
+    inner_upload, inner_memory = adapted.upload(trained, task)
+    value = task.local.temperature
+    sent = Server(inner_upload.weighted, sent_temperature(value))
+    return Upload(weighted=sent), Tempered(inner_memory, client_temperature(value))
 
-  return through._replace(
+  return adapted._replace(
     hyperparameters={'mu': mu, 'sigma': sigma, 'min_temperature': min_temperature},
-    init_server=lambda variables: kept(initial_temperature)[0],
+    init_server=lambda variables: sent_temperature(initial_temperature),
     init_client=init_client,
     broadcast=lambda server: server,
     begin=begin,

@@ -30,7 +30,12 @@ class Annealing(NamedTuple):
 def start(temperature: jax.Array | float) -> Annealing:
   """The state before a local training that begins at this temperature, [] above 0."""
   zero = jnp.zeros((), jnp.float32)
-  return Annealing(jnp.asarray(temperature, jnp.float32), zero, zero, zero > 0)
+  return Annealing(
+    temperature=jnp.asarray(temperature, jnp.float32),
+    grad_norm=zero,
+    loss=zero,
+    has_previous=zero > 0,
+  )
 
 
 def candidate(
@@ -50,7 +55,7 @@ def candidate(
     [] T', at most max(T, T_min); NaN if a norm is NaN or g_prev is infinite.
   """
   change = jnp.abs(grad_norm - state.grad_norm) / (state.grad_norm + _EPS)
-  # Finite, because 0 * inf is NaN and sigma = 0 has to keep T.
+  # Cut off at a finite number, because 0 * inf is NaN and sigma = 0 has to keep T.
   change = jnp.minimum(change, jnp.finfo(jnp.float32).max)
   return jnp.maximum(state.temperature * (1.0 - sigma * change), min_temperature)
 
@@ -105,13 +110,18 @@ def step(
   """
   chex.assert_rank([grad_norm, loss, *state], 0)
   proposed = candidate(state, grad_norm, sigma, min_temperature)
-  old, new = (loss, loss_at(proposed)) if loss_at else (state.loss, loss)
-  probability = acceptance(loss=new, previous_loss=old, temperature=state.temperature)
+  if loss_at:
+    new_loss, old_loss = loss_at(proposed), loss
+  else:
+    new_loss, old_loss = loss, state.loss
+  probability = acceptance(
+    loss=new_loss, previous_loss=old_loss, temperature=state.temperature
+  )
   # Uniform in [0, 1): probability 1 always accepts, 0 and NaN never accept.
-  accepted = jax.random.uniform(key) < probability
-  taken = state.has_previous & accepted & jnp.isfinite(proposed)
+  is_accepted = jax.random.uniform(key) < probability
+  changes = state.has_previous & is_accepted & jnp.isfinite(proposed)
   return Annealing(
-    temperature=jnp.where(taken, proposed, state.temperature),
+    temperature=jnp.where(changes, proposed, state.temperature),
     grad_norm=grad_norm,
     loss=loss,
     has_previous=jnp.ones_like(state.has_previous),

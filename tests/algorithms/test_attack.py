@@ -23,7 +23,7 @@ def known(values, attackers=(), received=1.0, draws=None):
   draws = np.where(attacking, 7, NOBODY) if draws is None else draws
   trained = {'w': jnp.float32(values)[:, None]}
   given = ~attacking, attacking, jnp.int32(draws)
-  return attack.Known({'w': jnp.float32([received])}, trained, *given)
+  return attack.AttackerKnowledge({'w': jnp.float32([received])}, trained, *given)
 
 
 def test_sign_flip_by_hand():
@@ -52,7 +52,7 @@ def test_gaussian_draws_are_each_attackers_own():
   received = {'a': jnp.full((40, 50), 3.0), 'b': jnp.zeros(2000)}
   trained = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), received)
   who = jnp.zeros(3, bool), jnp.ones(3, bool), jnp.int32([5, 6, 5])
-  found = attack.gaussian(attack.Known(received, trained, *who), sigma=0.5)
+  found = attack.gaussian(attack.AttackerKnowledge(received, trained, *who), sigma=0.5)
   noise = np.concatenate([np.ravel(found['a'][0]) - 3, np.ravel(found['b'][0])])
   assert abs(noise.mean()) < 4 * 0.5 / 4000**0.5
   assert abs(noise.std() - 0.5) < 0.03

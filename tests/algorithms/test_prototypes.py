@@ -7,7 +7,7 @@ import pytest
 
 from moon_jax.algorithms import prototypes
 from moon_jax.algorithms.fedproc import prototype_loss
-from moon_jax.algorithms.prototypes import Prototypes, Sums
+from moon_jax.algorithms.prototypes import ClassSums, Prototypes
 from moon_jax.core.types import Batch, Outputs, Server, Task, Upload
 from moon_jax.data import device
 from tests import reference, world
@@ -67,7 +67,7 @@ def test_a_class_without_a_prototype_leaves_the_sum_and_has_no_term():
 )
 def test_the_cross_entropy_counts_more_from_round_to_round(rounds, weight):
   algorithm = world.algorithm_of('fedproc', tau=1.0, rise=100.0)
-  zeros = Sums(jnp.zeros((2, 2)), jnp.zeros(2))
+  zeros = ClassSums(jnp.zeros((2, 2)), jnp.zeros(2))
   kept = algorithm.init_server({}, zeros=zeros)._replace(rounds=jnp.float32(rounds))
   scalars = algorithm.scalars({'tau': 1.0, 'rise': 100.0}, kept)
   np.testing.assert_allclose(scalars['a_t'], weight, rtol=1e-6)
@@ -116,7 +116,7 @@ def test_the_term_of_fedproto_by_hand(z, distance, expected):
   algorithm = world.algorithm_of('fedproto', lam=2.0, distance=distance)
   # The three examples of one client have mean (1, 0), and the other client's one is (0,
   # 1). The mean is weighted by examples.
-  mean = Sums(jnp.array([[1.5, 0.5], [0.0, 0.0]]), jnp.array([2.0, 0.0]))
+  mean = ClassSums(jnp.array([[1.5, 0.5], [0.0, 0.0]]), jnp.array([2.0, 0.0]))
   server = Server({}, prototypes.Prototypes(*jax.tree.map(jnp.zeros_like, mean)))
   known = algorithm.aggregate(server, Upload(uniform=mean), 1.0, {}).memory
   np.testing.assert_allclose(known.vectors[0], [0.75, 0.25])
@@ -137,7 +137,7 @@ def test_the_term_of_fedproto_by_hand(z, distance, expected):
 
 def test_a_class_that_nobody_in_the_cohort_has_keeps_its_prototype():
   before = Prototypes(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([1.0, 0.0]))
-  mean = Sums(jnp.array([[0.0, 0.0], [1.0, 3.0]]), jnp.array([0.0, 2.0]))
+  mean = ClassSums(jnp.array([[0.0, 0.0], [1.0, 3.0]]), jnp.array([0.0, 2.0]))
   after = prototypes.updated(before, mean)
   np.testing.assert_array_equal(after.vectors, [[1.0, 2.0], [0.5, 1.5]])
   assert after.there.tolist() == [1.0, 1.0]

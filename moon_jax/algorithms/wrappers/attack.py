@@ -16,14 +16,15 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from moon_jax import catalog
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.core import tree
-from moon_jax.core.errors import UsageError
-from moon_jax.core.types import PyTree, Upload
+from moon_jax.core.errors import KnobError
+from moon_jax.core.flags import flag
+from moon_jax.core.types import PyTree, Server, Upload
 
 # The attack's numbers among those of the algorithm.
 _PREFIX = 'attack_'
 
 
-class Known(NamedTuple):
+class AttackerKnowledge(NamedTuple):
   """What attackers know of a round.
 
   Attributes:
@@ -41,33 +42,36 @@ class Known(NamedTuple):
   draws: jax.Array
 
 
-def sign_flip(known: Known, *, scale: jax.Array) -> PyTree:
+def sign_flip(knowledge: AttackerKnowledge, *, scale: jax.Array) -> PyTree:
   """Sends w - scale (y - w), where y is the model that the attacker trained."""
-  flip = lambda w, y: w[None] - scale * (y - w[None])  # noqa: E731
-  return jax.tree.map(flip, known.received, known.trained)
+
+  def flip(w, y):
+    return w[None] - scale * (y - w[None])
+
+  return jax.tree.map(flip, knowledge.received, knowledge.trained)
 
 
-def gaussian(known: Known, *, sigma: jax.Array) -> PyTree:
+def gaussian(knowledge: AttackerKnowledge, *, sigma: jax.Array) -> PyTree:
   """Sends w + n, where n ~ N(0, sigma^2) is drawn for each attacker."""
 
-  def of_one(draw):
-    noise = optax.tree_utils.tree_random_like(jax.random.key(draw), known.received)
-    return jax.tree.map(lambda w, n: w + sigma * n, known.received, noise)
+  def add_noise(seed):
+    noise = optax.tree_utils.tree_random_like(jax.random.key(seed), knowledge.received)
+    return jax.tree.map(lambda w, n: w + sigma * n, knowledge.received, noise)
 
-  return jax.vmap(of_one)(jnp.maximum(known.draws, 0))
+  return jax.vmap(add_noise)(jnp.maximum(knowledge.draws, 0))
 
 
-def ipm(known: Known, *, epsilon: jax.Array) -> PyTree:
+def ipm(knowledge: AttackerKnowledge, *, epsilon: jax.Array) -> PyTree:
   """Sends w - epsilon (m - w), where m is the mean of the honest models.
 
   Inner product manipulation: Xie et al. 2019, section 4, arXiv:1903.03936.
   """
-  mean = _mean(known.trained, known.honest)
-  back = jax.tree.map(lambda w, m: w - epsilon * (m - w), known.received, mean)
-  return tree.repeat(back, len(known.honest))
+  mean = _mean(knowledge.trained, knowledge.honest)
+  sent = jax.tree.map(lambda w, m: w - epsilon * (m - w), knowledge.received, mean)
+  return tree.repeat(sent, len(knowledge.honest))
 
 
-def alie(known: Known) -> PyTree:
+def alie(knowledge: AttackerKnowledge) -> PyTree:
   """Sends m - z s, with mean m and deviation s of the honest models.
 
   A little is enough: Baruch et al. 2019, algorithm 3, arXiv:1902.06156. f of n clients
@@ -76,24 +80,24 @@ def alie(known: Known) -> PyTree:
   attackers need for a majority. In the paper the attackers estimate m and s; here they
   know them.
   """
-  mean = _mean(known.trained, known.honest)
-  squares = jax.tree.map(lambda y, m: jnp.square(y - m[None]), known.trained, mean)
-  variance = _mean(squares, known.honest)
-  honest, attacking = (
-    jnp.sum(who, dtype=jnp.float32) for who in (known.honest, known.attacking)
-  )
-  needed = jnp.maximum(jnp.floor((honest + attacking) / 2 + 1) - attacking, 1.0)
-  z = jnp.maximum(jax.scipy.special.ndtri((honest - needed) / honest), 0.0)
+  mean = _mean(knowledge.trained, knowledge.honest)
+  squares = jax.tree.map(lambda y, m: jnp.square(y - m[None]), knowledge.trained, mean)
+  variance = _mean(squares, knowledge.honest)
+  honest = jnp.sum(knowledge.honest, dtype=jnp.float32)
+  attacking = jnp.sum(knowledge.attacking, dtype=jnp.float32)
+  supporters = jnp.maximum(jnp.floor((honest + attacking) / 2 + 1) - attacking, 1.0)
+  z = jnp.maximum(jax.scipy.special.ndtri((honest - supporters) / honest), 0.0)
   sent = jax.tree.map(lambda m, v: m - z * jnp.sqrt(v), mean, variance)
-  return tree.repeat(sent, len(known.honest))
+  return tree.repeat(sent, len(knowledge.honest))
 
 
 def _mean(stacked: PyTree, weights: jax.Array) -> PyTree:
   """Leaves [K, ...], [K] weights or bool -> the mean; NaN if all weights are 0."""
   weights = jnp.float32(weights)
   # Divided last: if the weights come from a bool, XLA takes 0 / 0 times a leaf for 0.
-  total, sums = jnp.sum(weights), tree.weighted_sum(stacked, weights)
-  return jax.tree.map(lambda leaf: leaf / total, sums)
+  sums = tree.weighted_sum(stacked, weights)
+  total_weight = jnp.sum(weights)
+  return jax.tree.map(lambda leaf: leaf / total_weight, sums)
 
 
 def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algorithm:
@@ -108,54 +112,74 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
     numbers: the knobs of the attack.
 
   Raises:
-    UsageError: when traced, the clients send no model.
+    KnobError: when traced, the clients send no model.
   """
-  part = catalog.part('attack', name)
-  build, colluding = part.function, part.has('colluding')
-  hyperparameters = {_PREFIX + key: value for key, value in numbers.items()}
+  attack = catalog.part('attack', name)
+  is_colluding = attack.has('colluding')
+  attack_hyperparameters = {_PREFIX + knob: value for knob, value in numbers.items()}
 
-  def scalars(given, memory):
-    its = {key: given[key] for key in inner.hyperparameters}
-    return given | inner.scalars(its, memory)
+  def scalars(hyperparameters, memory):
+    of_inner = {name: hyperparameters[name] for name in inner.hyperparameters}
+    return hyperparameters | inner.scalars(of_inner, memory)
 
   def aggregate(server, uploads, participation, scalars):
-    attacks = uploads.attackers >= 0
-    honest = uploads.counted & ~attacks
-    can_attack = jnp.any(honest) if colluding else True
-    who = honest, uploads.counted & attacks & can_attack
-    found, models = [], []
-    tree.map_models(models.append, inner.broadcast(server))
-    # An algorithm may send clients another model than the server's, or none.
-    (broadcast,) = models if len(models) == 1 else (server.variables,)
+    is_attacker = uploads.attackers >= 0
+    honest = uploads.counted & ~is_attacker
+    can_attack = jnp.any(honest) if is_colluding else True
+    attacking = uploads.counted & is_attacker & can_attack
+    received = _received_model(inner, server)['params']
+    attack_options = {knob: scalars[_PREFIX + knob] for knob in numbers}
+    attacked_models = []
 
-    def attacked(model):
-      received = _those_of(model['params'], broadcast['params'])
-      given = received, model['params'], *who, uploads.attackers
-      own = {key: scalars[_PREFIX + key] for key in numbers}
-      found.append(build(Known(*given), **own))
-      return model | {'params': tree.where(who[1], found[-1], model['params'])}
-
-    stacked = tree.map_models(attacked, uploads.stacked)
-    if not found:
-      raise UsageError(
-        f'--config.attack.name={name} changes models that clients send; clients of '
-        'this --config.algorithm send none: use --config.attack.name=label_flip.'
+    def attack_model(model):
+      trained = model['params']
+      knowledge = AttackerKnowledge(
+        received=_params_like(trained, received),
+        trained=trained,
+        honest=honest,
+        attacking=attacking,
+        draws=uploads.attackers,
       )
-    sent = uploads._replace(stacked=stacked)
+      malicious = attack.function(knowledge, **attack_options)
+      attacked = model | {'params': tree.where(attacking, malicious, trained)}
+      attacked_models.append(attacked)
+      return attacked
+
+    sent = uploads._replace(stacked=tree.map_models(attack_model, uploads.stacked))
+    if not attacked_models:
+      raise KnobError(
+        'attack.name',
+        name,
+        f'changes models that clients send; clients of this {flag("algorithm")} send '
+        f'none: use {flag("attack.name", "label_flip")}.',
+      )
     if not inner.needs_all_uploads:
       counted = jnp.float32(sent.counted)
-      sent = Upload(*map(_mean, sent.stacked, (counted * sent.weights, counted)))
+      sent = Upload(
+        weighted=_mean(sent.stacked.weighted, counted * sent.weights),
+        uniform=_mean(sent.stacked.uniform, counted),
+      )
     return inner.aggregate(server, sent, participation, scalars)
 
   return inner._replace(
-    hyperparameters=dict(inner.hyperparameters) | hyperparameters,
+    hyperparameters=dict(inner.hyperparameters) | attack_hyperparameters,
     scalars=scalars,
     aggregate=aggregate,
     needs_all_uploads=True,
   )
 
 
-def _those_of(sent: PyTree, params: PyTree) -> PyTree:
-  """The params that are sent; a private layer, for example, is not."""
-  flat = flatten_dict(params)
-  return unflatten_dict({path: flat[path] for path in flatten_dict(sent)})
+def _received_model(algorithm: Algorithm, server: Server) -> PyTree:
+  """The model that the server broadcasts, or the server's own if it is not one model.
+
+  An algorithm may send clients another model than the server's, or none.
+  """
+  models = []
+  tree.map_models(models.append, algorithm.broadcast(server))
+  return models[0] if len(models) == 1 else server.variables
+
+
+def _params_like(sent: PyTree, params: PyTree) -> PyTree:
+  """Those of the params that are sent; a private layer, for example, is not."""
+  flat_params = flatten_dict(params)
+  return unflatten_dict({path: flat_params[path] for path in flatten_dict(sent)})

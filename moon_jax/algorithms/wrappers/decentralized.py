@@ -1,7 +1,7 @@
 """Training without a server: clients average their models with their neighbours'.
 
-Lian et al. 2017 (arXiv:1705.09056, algorithm 1) with several local steps in a round;
-for MOON as proposed at the end of its review (papers of this project, A).
+Lian et al. 2017 (arXiv:1705.09056, algorithm 1), with several local steps in a round.
+For MOON the neighbours' average takes the place of the global model.
 """
 
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from moon_jax.algorithms import base
 from moon_jax.algorithms.fedavg import fedavg
 from moon_jax.algorithms.moon import moon
-from moon_jax.algorithms.wrappers.view import seen_through
+from moon_jax.algorithms.wrappers.view import with_view
 from moon_jax.core.types import PyTree, Server, Upload
 
 
@@ -17,8 +17,8 @@ class Peer(NamedTuple):
   """What a client keeps.
 
   Attributes:
-    model: its last trained model, which it sends to its neighbours, or the initial one;
-      during local training, the average from which the training started.
+    model: its last trained model, which it sends to its neighbours; before its first
+      round the initial model; during local training the average from which it started.
     inner: what a client of the algorithm keeps.
   """
 
@@ -48,13 +48,13 @@ def _decentralized(inner: base.Algorithm) -> base.Algorithm:
   def view(received, peer):
     return inner.broadcast(Server(peer.model, ())), peer.inner
 
-  through = seen_through(inner, view)
+  adapted = with_view(inner, view)
 
   def upload(trained, task):
-    sent, memory = through.upload(trained, task)
+    sent, memory = adapted.upload(trained, task)
     return Upload(), Peer(sent.weighted, memory)
 
-  return through._replace(
+  return adapted._replace(
     init_client=lambda variables: Peer(variables, inner.init_client(variables)),
     broadcast=lambda server: (),
     share=lambda peer: peer.model,

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.algorithms.wrappers.view import seen_through
+from moon_jax.algorithms.wrappers.view import with_view
 from moon_jax.core import tree
 from moon_jax.core.types import PyTree
 
@@ -36,13 +36,14 @@ def with_local_statistics(inner: Algorithm) -> Algorithm:
   """
 
   def view(received, memory):
-    own = _with(memory.statistics)
-    return tree.map_models(own, received), memory.inner
+    return tree.map_models(_with(memory.statistics), received), memory.inner
 
-  wrapped = seen_through(inner, view)
+  adapted = with_view(inner, view)
 
   def init_client(variables):
-    return Normalised(variables[_STATISTICS], inner.init_client(variables))
+    return Normalised(
+      statistics=variables[_STATISTICS], inner=inner.init_client(variables)
+    )
 
   def broadcast(server):
     return tree.map_models(_without, inner.broadcast(server))
@@ -51,31 +52,33 @@ def with_local_statistics(inner: Algorithm) -> Algorithm:
     return _without(inner.share(memory.inner))
 
   def mixed(memory, average):
-    own = _with(memory.statistics)(average)
-    return memory._replace(inner=inner.mixed(memory.inner, own))
+    model = _with(memory.statistics)(average)
+    return memory._replace(inner=inner.mixed(memory.inner, model))
 
   def upload(trained, task):
-    sent, memory = wrapped.upload(trained, task)
+    sent, memory = adapted.upload(trained, task)
     sent = tree.map_models(_without, sent)
-    return sent, Normalised(trained[_STATISTICS], memory)
+    return sent, Normalised(statistics=trained[_STATISTICS], inner=memory)
 
   def aggregate(server, sent, participation, scalars):
-    kept = _with(server.variables[_STATISTICS])
+    def complete(upload):
+      return tree.map_models(_with(server.variables[_STATISTICS]), upload)
+
     if inner.needs_all_uploads:
-      dress = jax.vmap(lambda upload: tree.map_models(kept, upload))
-      sent = sent._replace(stacked=dress(sent.stacked))
+      sent = sent._replace(stacked=jax.vmap(complete)(sent.stacked))
     else:
-      sent = tree.map_models(kept, sent)
+      sent = complete(sent)
     return inner.aggregate(server, sent, participation, scalars)
 
   def evaluated(server, clients):
-    def of_one(memory):
-      own = server._replace(variables=_with(memory.statistics)(server.variables))
-      return inner.evaluated(own, tree.repeat(memory.inner, 1))
+    def evaluated_for_client(memory):
+      variables = _with(memory.statistics)(server.variables)
+      seen_by_client = server._replace(variables=variables)
+      return inner.evaluated(seen_by_client, tree.repeat(memory.inner, 1))
 
-    return tree.flatten(jax.vmap(of_one)(clients))
+    return tree.flatten(jax.vmap(evaluated_for_client)(clients))
 
-  return wrapped._replace(
+  return adapted._replace(
     init_client=init_client,
     broadcast=broadcast,
     share=share if inner.share else None,

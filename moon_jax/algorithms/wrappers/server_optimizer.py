@@ -41,7 +41,7 @@ class Moments(NamedTuple):
 
 
 def _adaptive(
-  toward: Callable[[jax.Array, jax.Array], jax.Array], *, learning_rate: jax.Array
+  v_change: Callable[[jax.Array, jax.Array], jax.Array], *, learning_rate: jax.Array
 ) -> optax.GradientTransformation:
   """m <- beta1 m + (1 - beta1) g;  w <- w - learning_rate m / (sqrt(v) + tau).
 
@@ -50,24 +50,24 @@ def _adaptive(
   Yogi correct them and start elsewhere.
 
   Args:
-    toward: (v, g^2) -> d in v <- v + (1 - beta2) d.
+    v_change: (v, g^2) -> d in v <- v + (1 - beta2) d.
     learning_rate: [] above 0.
   """
 
   def init(params):
     return Moments(
-      jax.tree.map(jnp.zeros_like, params),
-      jax.tree.map(lambda w: jnp.full_like(w, TAU**2), params),
+      first=jax.tree.map(jnp.zeros_like, params),
+      second=jax.tree.map(lambda w: jnp.full_like(w, TAU**2), params),
     )
 
-  def second(v, g):
-    return v + (1.0 - BETA2) * toward(v, jnp.square(g))
+  def next_v(v, g):
+    return v + (1.0 - BETA2) * v_change(v, jnp.square(g))
 
   def update(updates, state, params=None):
     m = jax.tree.map(lambda m, g: BETA1 * m + (1.0 - BETA1) * g, state.first, updates)
-    v = jax.tree.map(second, state.second, updates)
+    v = jax.tree.map(next_v, state.second, updates)
     scaled = jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + TAU), m, v)
-    return scaled, Moments(m, v)
+    return scaled, Moments(first=m, second=v)
 
   return optax.chain(
     optax.GradientTransformation(init, update),
@@ -103,36 +103,40 @@ def with_server_optimizer(
     name: name of a server optimizer in the catalog.
     numbers: learning_rate, and for sgd also momentum.
   """
-  build = catalog.part('server_optimizer', name).function
-  hyperparameters = {_PREFIX + key: value for key, value in numbers.items()}
+  make_optimizer = catalog.part('server_optimizer', name).function
+  optimizer_hyperparameters = {_PREFIX + knob: value for knob, value in numbers.items()}
 
   def to_inner(server):
     return server._replace(memory=server.memory.inner)
 
   def init_server(variables):
-    state = build(**numbers).init(variables['params'])
-    return Optimized(inner.init_server(variables), state)
+    optimizer = make_optimizer(**numbers)
+    return Optimized(
+      inner=inner.init_server(variables), optimizer=optimizer.init(variables['params'])
+    )
 
-  def scalars(given, memory):
-    its = {key: given[key] for key in inner.hyperparameters}
-    return given | inner.scalars(its, memory.inner)
+  def scalars(hyperparameters, memory):
+    of_inner = {name: hyperparameters[name] for name in inner.hyperparameters}
+    return hyperparameters | inner.scalars(of_inner, memory.inner)
 
   def aggregate(server, sent, participation, scalars):
     new = inner.aggregate(to_inner(server), sent, participation, scalars)
     params = server.variables['params']
     pseudo_gradient = tree.subtract(params, new.variables['params'])
-    optimizer = build(**{key: scalars[_PREFIX + key] for key in numbers})
+    optimizer = make_optimizer(**{knob: scalars[_PREFIX + knob] for knob in numbers})
     updates, state = optimizer.update(pseudo_gradient, server.memory.optimizer, params)
     variables = new.variables | {'params': optax.apply_updates(params, updates)}
-    return Server(variables, Optimized(new.memory, state))
+    return Server(variables, Optimized(inner=new.memory, optimizer=state))
+
+  def personal(server, client_memory):
+    return inner.personal(to_inner(server), client_memory)
 
   return inner._replace(
-    hyperparameters=dict(inner.hyperparameters) | hyperparameters,
+    hyperparameters=dict(inner.hyperparameters) | optimizer_hyperparameters,
     init_server=init_server,
     scalars=scalars,
     broadcast=lambda server: inner.broadcast(to_inner(server)),
     aggregate=aggregate,
     evaluated=lambda server, clients: inner.evaluated(to_inner(server), clients),
-    personal=inner.personal
-    and (lambda server, client: inner.personal(to_inner(server), client)),
+    personal=personal if inner.personal else None,
   )

@@ -9,6 +9,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from moon_jax.core.errors import UsageError
+from moon_jax.core.flags import flag
 from moon_jax.core.keys import Purpose, host_rng
 
 MAX_ATTEMPTS = 100
@@ -20,7 +21,9 @@ def ring(*, num_clients: int, degree: int, seed: int = 0) -> sparse.csr_array:
   The degree is even, at least 2 and below num_clients.
   """
   ids = np.arange(num_clients)[:, None]
-  return _linked(num_clients, ids, (ids + np.arange(1, degree // 2 + 1)) % num_clients)
+  neighbours = (ids + np.arange(1, degree // 2 + 1)) % num_clients
+  ids, neighbours = np.broadcast_arrays(ids, neighbours)
+  return _linked(num_clients, ids.ravel(), neighbours.ravel())
 
 
 def grid(*, num_clients: int, seed: int = 0) -> sparse.csr_array:
@@ -29,11 +32,15 @@ def grid(*, num_clients: int, seed: int = 0) -> sparse.csr_array:
   The borders are not joined. Rows times columns is N, as square as that allows; a
   prime N is a line. Clients are numbered row by row.
   """
-  rows = next(r for r in range(int(num_clients**0.5), 0, -1) if num_clients % r == 0)
-  ids = np.arange(num_clients).reshape(rows, -1)
-  beside = ids[:, :-1].ravel(), ids[:, 1:].ravel()
-  above = ids[:-1].ravel(), ids[1:].ravel()
-  return _linked(num_clients, *np.hstack([beside, above]))
+  num_rows = int(num_clients**0.5)
+  while num_clients % num_rows:
+    num_rows -= 1
+  ids = np.arange(num_clients).reshape(num_rows, -1)
+  return _linked(
+    num_clients,
+    np.concatenate([ids[:, :-1].ravel(), ids[:-1].ravel()]),
+    np.concatenate([ids[:, 1:].ravel(), ids[1:].ravel()]),
+  )
 
 
 def complete(*, num_clients: int, seed: int = 0) -> sparse.csr_array:
@@ -53,25 +60,31 @@ def erdos_renyi(
   """
   for attempt in range(MAX_ATTEMPTS):
     rng = host_rng(seed, Purpose.TOPOLOGY, attempt)
-    drawn = (rng.random(num_clients) < edge_probability for _ in range(num_clients))
-    later = [1 + i + np.flatnonzero(row[i + 1 :]) for i, row in enumerate(drawn)]
-    earlier = np.repeat(np.arange(num_clients), [len(each) for each in later])
-    graph = _linked(num_clients, earlier, np.concatenate(later))
+    later_neighbours = []
+    for client in range(num_clients):
+      is_linked = rng.random(num_clients) < edge_probability
+      later_neighbours.append(client + 1 + np.flatnonzero(is_linked[client + 1 :]))
+    num_later = [len(neighbours) for neighbours in later_neighbours]
+    earlier = np.repeat(np.arange(num_clients), num_later)
+    graph = _linked(num_clients, earlier, np.concatenate(later_neighbours))
     if connected_components(graph, directed=False)[0] == 1:
       return graph
   raise UsageError(
     f'None of {MAX_ATTEMPTS} random graphs of {num_clients} clients was connected: '
-    f'raise --config.topology.edge_probability={edge_probability}; most are connected '
+    f'raise {flag("topology.edge_probability", edge_probability)}; most are connected '
     f'above log(N) / N = {np.log(num_clients) / num_clients:.3g}.'
   )
 
 
-def _linked(num_clients, some, others):
-  """The graph in which some clients are linked to others; ids of one shape."""
-  some, others = (ids.ravel() for ids in np.broadcast_arrays(some, others))
-  pairs = np.concatenate([some, others]), np.concatenate([others, some])
+def _linked(
+  num_clients: int, clients: np.ndarray, neighbours: np.ndarray
+) -> sparse.csr_array:
+  """The graph in which clients[i] and neighbours[i] are linked, for each i."""
+  rows = np.concatenate([clients, neighbours])
+  columns = np.concatenate([neighbours, clients])
+  linked = np.ones(len(rows), bool)
   shape = num_clients, num_clients
-  return sparse.coo_array((np.ones(2 * len(some), bool), pairs), shape).tocsr()
+  return sparse.coo_array((linked, (rows, columns)), shape).tocsr()
 
 
 def metropolis_hastings(graph: sparse.csr_array) -> sparse.csr_array:

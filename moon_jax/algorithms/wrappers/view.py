@@ -9,7 +9,7 @@ from moon_jax.core.types import PyTree, Task
 View = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
 
 
-def seen_through(
+def with_view(
   inner: Algorithm, view: View, scalars: Callable = lambda task: task.scalars
 ) -> Algorithm:
   """The algorithm whose local training sees received and memory through `view`.
