@@ -10,7 +10,7 @@ from moon_jax.models import layers
 
 
 class _Cnn(nn.Module):
-  """The fields of both.
+  """The fields that both CNNs have.
 
   Attributes:
     num_classes: Y.
@@ -49,8 +49,8 @@ class MoonCnn(_Cnn):
     x = layers.pooled_convolutions(images, (6, 16), self.convolution)
     x = nn.relu(layers.dense(x, 120, 'fc1'))
     x = nn.relu(layers.dense(x, 84, 'fc2'))
-    width = self.head_width if self.head == 'mlp' else 0
-    return layers.outputs(x, width, self.representation, self.num_classes)
+    head_width = self.head_width if self.head == 'mlp' else 0
+    return layers.outputs(x, head_width, self.representation, self.num_classes)
 
 
 class DcoCnn(_Cnn):
@@ -66,4 +66,4 @@ class DcoCnn(_Cnn):
     x = layers.pooled_convolutions(images, (32, 64), self.convolution)
     x = nn.relu(layers.dense(x, 512, 'fc1'))
     logits = layers.dense(x, self.num_classes, 'fc2')
-    return Outputs(logits, logits, x)
+    return Outputs(representation=logits, logits=logits, features=x)

@@ -71,7 +71,8 @@ class CnnTransformer(nn.Module):
     features = x.reshape(x.shape[0], -1)
     x = nn.relu(layers.dense(features, WIDTH, 'fc1'))
     z = nn.relu(layers.dense(x, WIDTH, 'fc2'))
-    return Outputs(z, layers.dense(z, self.num_classes, 'classifier'), features)
+    logits = layers.dense(z, self.num_classes, 'classifier')
+    return Outputs(representation=z, logits=logits, features=features)
 
   def _conv(self, form, mask, x, features, name):
     x = layers.Conv(features, 3, form=form, padding=1, name=name)(x)
@@ -112,8 +113,8 @@ class EncoderLayer(nn.Module):
     zeros = initializers.constant(0)
     # Xavier's limit for the three projections as one matrix, as PyTorch takes it.
     xavier = initializers.uniform(math.sqrt(6 / (width + 3 * width)))
-    stacked = layers.dense(x, 3 * width, 'qkv', kernel_init=xavier, bias_init=zeros)
-    q, k, v = jnp.moveaxis(stacked.reshape(batch, tokens, 3, self.heads, -1), 2, 0)
+    qkv = layers.dense(x, 3 * width, 'qkv', kernel_init=xavier, bias_init=zeros)
+    q, k, v = jnp.moveaxis(qkv.reshape(batch, tokens, 3, self.heads, -1), 2, 0)
     scores = jnp.einsum('bqhd,bkhd->bhqk', q, k) / math.sqrt(width / self.heads)
     mixed = jnp.einsum('bhqk,bkhd->bqhd', drop(jax.nn.softmax(scores)), v)
     return layers.dense(mixed.reshape(x.shape), width, 'output', bias_init=zeros)

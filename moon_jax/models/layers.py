@@ -20,21 +20,39 @@ def _default(fan_in: int) -> Callable:
   return initializers.uniform(1 / math.sqrt(fan_in))
 
 
-def dense(x: jax.Array, features: int, name: str, **inits: Callable) -> jax.Array:
+def dense(
+  x: jax.Array,
+  features: int,
+  name: str,
+  *,
+  kernel_init: Callable | None = None,
+  bias_init: Callable | None = None,
+) -> jax.Array:
   """[..., inputs] -> [..., features] affine map; call inside `nn.compact`.
 
-  inits: kernel_init and bias_init; PyTorch's default for one that is left out.
+  Args:
+    x: [..., inputs].
+    features: number of outputs.
+    name: name of the layer.
+    kernel_init: initialises the kernel; None: PyTorch's default.
+    bias_init: initialises the bias; None: PyTorch's default.
   """
-  default = _default(x.shape[-1])
-  inits = {'kernel_init': default, 'bias_init': default} | inits
-  multiply = _affine_product if x.dtype == jnp.bfloat16 else None
-  return nn.Dense(features, name=name, dot_general=multiply, **inits)(x)
+  default_init = _default(x.shape[-1])
+  layer = nn.Dense(
+    features,
+    name=name,
+    dot_general=_affine_product if x.dtype == jnp.bfloat16 else None,
+    kernel_init=kernel_init or default_init,
+    bias_init=bias_init or default_init,
+  )
+  return layer(x)
 
 
 def _affine_product(x, kernel, dimensions, precision=None):
   """`nn.Dense`'s `dot_general`, for bfloat16."""
-  flat, fast = x.reshape(-1, len(kernel)), {'cpu': _product, 'default': jnp.matmul}
-  return jax.lax.platform_dependent(flat, kernel, **fast).reshape(*x.shape[:-1], -1)
+  flat = x.reshape(-1, len(kernel))
+  product = jax.lax.platform_dependent(flat, kernel, cpu=_product, default=jnp.matmul)
+  return product.reshape(*x.shape[:-1], -1)
 
 
 @jax.custom_vjp
@@ -48,8 +66,9 @@ def _product(x, kernel):
 
 def _product_backward(saved, gradient):
   x, kernel = saved
-  of_x = summed('nf,if->ni', gradient, kernel)
-  return of_x.astype(x.dtype), summed_over_rows(x, gradient).astype(x.dtype)
+  x_gradient = summed('nf,if->ni', gradient, kernel)
+  kernel_gradient = summed_over_rows(x, gradient)
+  return x_gradient.astype(x.dtype), kernel_gradient.astype(x.dtype)
 
 
 _product.defvjp(lambda *factors: (_product(*factors), factors), _product_backward)
@@ -82,11 +101,13 @@ class Conv(nn.Module):
   @nn.compact
   def __call__(self, x):
     channels = x.shape[self.form.channels]
-    init = _default(self.size * self.size * channels)
+    default_init = _default(self.size * self.size * channels)
     shape = (self.size, self.size, channels, self.features)
-    kernel = self.param('kernel', self.kernel_init or init, shape)
+    kernel = self.param('kernel', self.kernel_init or default_init, shape)
+    bias = None
+    if self.use_bias:
+      bias = self.param('bias', default_init, (self.features,))
     padding = ((self.padding, self.padding),) * 2
-    bias = self.param('bias', init, (self.features,)) if self.use_bias else None
     if self.pooled:
       return self.form.pooled(x, kernel, bias, padding)
     y = self.form.convolve(x, kernel, stride=self.stride, padding=padding)
@@ -157,11 +178,13 @@ class GroupNorm(nn.Module):
     shape = (x.shape[self.channels],)
     scale = widened(self.param('scale', _ONES, shape))
     bias = widened(self.param('bias', _ZEROS, shape))
-    first, wide = self.channels == 0, widened(x)
-    lead, rest = ((), x.shape[1:]) if first else (x.shape[:-1], ())
-    grouped = wide.reshape(*lead, self.groups, -1, *rest)
-    how = {'axis': (1, 2, 3) if first else (1, 2, 4), 'keepdims': True}
-    mean, var = jnp.mean(grouped, **how), jnp.var(grouped, **how)
+    if self.channels == 0:
+      grouped_shape, group_axes = (self.groups, -1, *x.shape[1:]), (1, 2, 3)
+    else:
+      grouped_shape, group_axes = (*x.shape[:-1], self.groups, -1), (1, 2, 4)
+    grouped = widened(x).reshape(grouped_shape)
+    mean = jnp.mean(grouped, axis=group_axes, keepdims=True)
+    var = jnp.var(grouped, axis=group_axes, keepdims=True)
     y = ((grouped - mean) * jax.lax.rsqrt(var + 1e-5)).reshape(x.shape)
     return (y * along(scale) + along(bias)).astype(x.dtype)
 
@@ -174,7 +197,7 @@ class Depthwise(nn.Module):
   for a grouped convolution. For bfloat16 the sum is in float32.
 
   Attributes:
-    form: form of the convolutions beside it, for the layout of the images.
+    form: form of the network's convolutions, which says the layout of the images.
     stride: stride of the window, in both directions.
   """
 
@@ -183,7 +206,8 @@ class Depthwise(nn.Module):
 
   @nn.compact
   def __call__(self, x):
-    channels, (height, width) = x.shape[self.form.channels], x.shape[1:3]
+    channels = x.shape[self.form.channels]
+    height, width = x.shape[1:3]
     kernel = widened(self.param('kernel', _default(9), (3, 3, 1, channels)))
     padded = jnp.pad(widened(x), ((0, 0), (1, 1), (1, 1), (0, 0)))
     y = sum(
@@ -207,29 +231,34 @@ class LayerNorm(nn.Module):
     scale = widened(self.param('scale', _ONES, x.shape[-1:]))
     bias = widened(self.param('bias', _ZEROS, x.shape[-1:]))
     wide = widened(x)
-    mean, var = (f(wide, axis=-1, keepdims=True) for f in (jnp.mean, jnp.var))
+    mean = jnp.mean(wide, axis=-1, keepdims=True)
+    var = jnp.var(wide, axis=-1, keepdims=True)
     y = (wide - mean) * jax.lax.rsqrt(var + 1e-5)
     return (y * scale.reshape(shape) + bias.reshape(shape)).astype(x.dtype)
 
 
 def _statistics(x, mask, channels):
-  """Images, [B] -> [C] mean, [C] biased variance, [] values of a channel."""
-  along, batch = functools.partial(convolution.along, channels), -1 - channels
-  real, pixels = convolution.along(batch, mask > 0), (1, 2, batch % 4)
+  """Images, [B] -> [C] mean, [C] biased variance, [] number of values of a channel."""
+  batch_axis = -1 - channels
+  is_real = convolution.along(batch_axis, mask > 0)
+  pixel_axes = (1, 2, batch_axis % 4)
   count = jnp.sum(mask.astype(x.dtype)) * (x.shape[1] * x.shape[2])
 
   def average(values):
-    return jnp.sum(jnp.where(real, values, 0), pixels) / jnp.maximum(count, 1)
+    return jnp.sum(jnp.where(is_real, values, 0), pixel_axes) / jnp.maximum(count, 1)
 
   mean = average(x)
-  return mean, average(jnp.square(x - along(mean))), count
+  variance = average(jnp.square(x - convolution.along(channels, mean)))
+  return mean, variance, count
 
 
-def _move(running, batch, *, enough):
-  old = widened(running.value)
-  # Not 0.9 a + 0.1 b: with a rate of 0 this is exactly the old value.
-  rate = jnp.where(enough, jnp.asarray(0.1, batch.dtype), 0)
-  running.value = (old + rate * (batch - old)).astype(running.value.dtype)
+def _move(running, batch_statistic, *, enough):
+  """Moves a running statistic to that of the batch, if the batch has enough values."""
+  before = widened(running.value)
+  # Not 0.9 a + 0.1 b: with a rate of 0 this is exactly the value before.
+  rate = jnp.where(enough, jnp.asarray(0.1, batch_statistic.dtype), 0)
+  after = before + rate * (batch_statistic - before)
+  running.value = after.astype(running.value.dtype)
 
 
 def pooled_convolutions(
@@ -251,12 +280,21 @@ def pooled_convolutions(
   return form.arranged(x).reshape(images.shape[0], -1)
 
 
-def outputs(x: jax.Array, width: int, representation: int, num_classes: int) -> Outputs:
-  """MOON's two-layer projection head on features [B, F], and a classifier on the head.
+def outputs(
+  features: jax.Array, head_width: int, representation: int, num_classes: int
+) -> Outputs:
+  """MOON's two-layer projection head, and a classifier on the head.
 
-  If the head's width is 0, there is no head, and the features are the representation.
+  Args:
+    features: [B, F].
+    head_width: units of the head's hidden layer; 0: there is no head, and the features
+      are the representation.
+    representation: D, outputs of the head.
+    num_classes: Y.
   """
-  z = x
-  if width:
-    z = dense(nn.relu(dense(x, width, 'head_hidden')), representation, 'head_output')
-  return Outputs(z, dense(z, num_classes, 'classifier'), x)
+  z = features
+  if head_width:
+    hidden = nn.relu(dense(features, head_width, 'head_hidden'))
+    z = dense(hidden, representation, 'head_output')
+  logits = dense(z, num_classes, 'classifier')
+  return Outputs(representation=z, logits=logits, features=features)

@@ -11,34 +11,45 @@ from moon_jax.core.types import Layers, PyTree
 
 
 def layers_of(module: nn.Module, images: jax.Array, shapes: PyTree) -> Layers:
-  """Finds them in what a flax module computes; runs nothing.
+  """Finds the kinds of layers in what a flax module computes, without running it.
 
-  The output layer has the variables that the logits need and the representation does
-  not; if the representation is the logits, those that the features do not need.
+  The output layer has the variables that the logits depend on and the representation
+  does not. If the representation is the logits, it has those that the features do not
+  depend on.
   """
 
-  def needed(name):
+  def paths_behind(output_name):
     def output(variables):
-      return getattr(module.apply(variables, images), name)
+      return getattr(module.apply(variables, images), output_name)
 
-    return _inputs_used(output, shapes)
+    return _paths_behind(output, shapes)
 
-  logits, *before = map(needed, ('logits', 'representation', 'features'))
+  behind_logits = paths_behind('logits')
+  behind_features = paths_behind('features')
+  output_paths = behind_logits - paths_behind('representation') - behind_features
+  if not output_paths:
+    output_paths = behind_logits - behind_features
+
   paths = frozenset(flatten_dict(shapes))
-  output = logits - before[0] - before[1] or logits - before[1]
   # Batch normalisation is what has running statistics.
-  norms = {path[1:-1] for path in paths if path[0] == 'batch_stats'}
-  return Layers(paths, output, frozenset(p for p in paths if p[1:-1] in norms))
+  norm_layers = {path[1:-1] for path in paths if path[0] == 'batch_stats'}
+  return Layers(
+    paths=paths,
+    output=output_paths,
+    batch_norm=frozenset(path for path in paths if path[1:-1] in norm_layers),
+  )
 
 
-def _inputs_used(function: Callable, variables: PyTree) -> frozenset[tuple[str, ...]]:
-  """The paths of the variables that an array depends on."""
-  traced = jax.make_jaxpr(function)(variables).jaxpr
-  used = {one for one in traced.outvars if isinstance(one, Var)}
-  for equation in reversed(traced.eqns):
-    if used.intersection(equation.outvars):
-      used.update(one for one in equation.invars if isinstance(one, Var))
+def _paths_behind(function: Callable, variables: PyTree) -> frozenset[tuple[str, ...]]:
+  """The paths of the variables that the function's result depends on."""
+  jaxpr = jax.make_jaxpr(function)(variables).jaxpr
+  dependencies = {atom for atom in jaxpr.outvars if isinstance(atom, Var)}
+  for equation in reversed(jaxpr.eqns):
+    if dependencies.intersection(equation.outvars):
+      dependencies.update(atom for atom in equation.invars if isinstance(atom, Var))
   leaves = jax.tree_util.tree_leaves_with_path(variables)
   paths = [tuple(key.key for key in path) for path, _ in leaves]
-  known = zip(paths, traced.invars, strict=True)
-  return frozenset(path for path, one in known if one in used)
+  path_of_input = dict(zip(jaxpr.invars, paths, strict=True))
+  return frozenset(
+    path for variable, path in path_of_input.items() if variable in dependencies
+  )

@@ -23,7 +23,7 @@ STAGES = (
 )
 
 
-class _Norm(nn.Module):
+class _ConvNorm(nn.Module):
   """A convolution without bias, then batch normalisation.
 
   Attributes:
@@ -41,8 +41,15 @@ class _Norm(nn.Module):
   @nn.compact
   def __call__(self, x, mask):
     if self.features:
-      given, how = (self.features, self.size, self.form), {'use_bias': False}
-      x = layers.Conv(*given, padding=self.size // 2, **how, name='conv')(x)
+      conv = layers.Conv(
+        self.features,
+        self.size,
+        self.form,
+        padding=self.size // 2,
+        use_bias=False,
+        name='conv',
+      )
+      x = conv(x)
     else:
       x = layers.Depthwise(self.form, self.stride, name='conv')(x)
     return layers.BatchNorm(self.form.channels, name='norm')(x, mask)
@@ -66,13 +73,13 @@ class _Block(nn.Module):
   @nn.compact
   def __call__(self, x, mask):
     channels, form = x.shape[self.form.channels], self.form
-    y = nn.relu(_Norm(self.expansion * channels, 1, form, name='conv1')(x, mask))
-    y = nn.relu(_Norm(0, 3, form, self.stride, name='conv2')(y, mask))
-    y = _Norm(self.features, 1, form, name='conv3')(y, mask)
+    y = nn.relu(_ConvNorm(self.expansion * channels, 1, form, name='conv1')(x, mask))
+    y = nn.relu(_ConvNorm(0, 3, form, self.stride, name='conv2')(y, mask))
+    y = _ConvNorm(self.features, 1, form, name='conv3')(y, mask)
     if self.stride > 1:
       return y
     if channels != self.features:
-      x = _Norm(self.features, 1, form, name='shortcut')(x, mask)
+      x = _ConvNorm(self.features, 1, form, name='shortcut')(x, mask)
     return x + y
 
 
@@ -100,12 +107,16 @@ class MobileNetV2(nn.Module):
       mask: [B] 1.0 for a real example in training; None in evaluation.
     """
     form = convolution.choose(self.convolution, size=3, features=32)
-    x = nn.relu(_Norm(32, 3, form, name='stem')(form.arranged(images), mask))
-    for stage, (expansion, features, count, first) in enumerate(self.stages):
-      for index in range(count):
-        stride = 1 if index else first
+    x = nn.relu(_ConvNorm(32, 3, form, name='stem')(form.arranged(images), mask))
+    for stage, (expansion, features, num_blocks, stage_stride) in enumerate(
+      self.stages
+    ):
+      for index in range(num_blocks):
+        stride = stage_stride if index == 0 else 1
         name = f'stage{stage + 1}_block{index + 1}'
         x = _Block(expansion, features, stride, form, name=name)(x, mask)
-    x = nn.relu(_Norm(1280, 1, form, name='last')(x, mask))
+    x = nn.relu(_ConvNorm(1280, 1, form, name='last')(x, mask))
     x = form.arranged(x.mean(axis=(1, 2)))
-    return layers.outputs(x, 0, 0, self.num_classes)
+    return layers.outputs(
+      x, head_width=0, representation=0, num_classes=self.num_classes
+    )

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 
 from moon_jax import catalog
 from moon_jax.catalog.blaming import blamed
-from moon_jax.core.errors import UsageError
+from moon_jax.core.errors import KnobError, UsageError
+from moon_jax.core.flags import flag
 from moon_jax.core.types import Layers, Outputs, PyTree
 from moon_jax.models import initializers
 from moon_jax.models.convolution.direct import widened
@@ -26,10 +27,11 @@ class Network(NamedTuple):
     init: seed -> variables, all float32.
     apply: (variables, images [B, H, W, C] float32) -> Outputs in evaluation mode:
       running statistics, no dropout.
-    train: (variables, images, mask [B] float32, key) -> (Outputs, state) in training
-      mode: statistics of the batch's real examples (mask 1.0; filler is 0.0), dropout
-      by the key, which networks without dropout ignore. `state` has the other variables
-      that changed, {'batch_stats': ...}, or {} without batch normalisation.
+    train: (variables, images, mask [B] float32, key) -> (Outputs, statistics) in
+      training mode: batch normalisation by the batch's real examples (mask 1.0; filler
+      is 0.0), dropout by the key, which networks without dropout ignore. `statistics`
+      has the new running statistics, {'batch_stats': ...}, or {} without batch
+      normalisation.
     image_shape: (H, W, C).
     layers: () -> the variables of each kind of layer.
     weights_digest: SHA-256 of the file that `init` has read; '' if it draws.
@@ -66,7 +68,7 @@ def make(
     **options: the knobs of the model's group.
 
   Raises:
-    UsageError: the images have a shape that the network cannot take.
+    KnobError: the images have a shape that the network cannot take.
   """
   part = catalog.part('model', name)
   if part.has('convolutional'):
@@ -76,28 +78,35 @@ def make(
     try:
       network = of_module(module, image_shape, dtype)
     except UsageError as error:
-      sides = 'x'.join(map(str, image_shape[:2]))
-      told = f'--config.model={name!r} does not fit images of {sides} pixels'
-      raise UsageError(f'{told}: {error}') from None
+      height, width = image_shape[:2]
+      raise KnobError(
+        'model', name, f'does not fit images of {height}x{width} pixels: {error}'
+      ) from None
     if part.registered:
       _require_outputs(network, image_shape, num_classes)
   return network
 
 
 def _require_outputs(network, image_shape, num_classes):
-  """Raises TypeError unless it returns right Outputs, also in training."""
+  """Raises TypeError unless the network returns right Outputs, also in training."""
   params = jax.tree.leaves(network.shapes.get('params'))
   if any(leaf.dtype != jnp.float32 for leaf in params):
-    raise TypeError('its params must be float32; see --config.execution.dtype')
+    raise TypeError(f'its params must be float32; see {flag("execution.dtype")}')
   images = jnp.zeros((2, *image_shape), jnp.float32)
-  given = images, jnp.ones(2), jax.random.key(0)
-  trained, _ = jax.eval_shape(network.train, network.shapes, *given)
-  for made in (jax.eval_shape(network.apply, network.shapes, images), trained):
-    for name, leaf in made._asdict().items():
-      is_wide = name != 'logits' or leaf.shape[1:] == (num_classes,)
-      if not is_wide or leaf.ndim != 2 or len(leaf) != 2 or leaf.dtype != jnp.float32:
-        of = f'of 2 images and {num_classes} classes'
-        raise TypeError(f'the {name} {of} are {leaf.dtype} of shape {leaf.shape}')
+  in_evaluation = jax.eval_shape(network.apply, network.shapes, images)
+  in_training, _ = jax.eval_shape(
+    network.train, network.shapes, images, jnp.ones(2), jax.random.key(0)
+  )
+  for outputs in (in_evaluation, in_training):
+    for name, array in outputs._asdict().items():
+      is_right = array.ndim == 2 and len(array) == 2 and array.dtype == jnp.float32
+      if name == 'logits':
+        is_right = is_right and array.shape[1] == num_classes
+      if not is_right:
+        raise TypeError(
+          f'the {name} of 2 images and {num_classes} classes are {array.dtype} of '
+          f'shape {array.shape}'
+        )
 
 
 def of_module(
@@ -122,17 +131,31 @@ def of_module(
     return variables | {'params': params}
 
   def widen(outputs):
-    return Outputs(*map(widened, outputs))
+    return Outputs(
+      representation=widened(outputs.representation),
+      logits=widened(outputs.logits),
+      features=widened(outputs.features),
+    )
 
   def apply(variables, images):
     return widen(module.apply(narrowed(variables), images.astype(dtype)))
 
   def train(variables, images, mask, key):
-    given = narrowed(variables), images.astype(dtype), mask
-    draws, changed = {'dropout': key}, ['batch_stats']
-    outputs, state = module.apply(*given, rngs=draws, mutable=changed)
-    return widen(outputs), state
+    outputs, statistics = module.apply(
+      narrowed(variables),
+      images.astype(dtype),
+      mask,
+      rngs={'dropout': key},
+      mutable=['batch_stats'],
+    )
+    return widen(outputs), statistics
 
   shapes = nn.unbox(boxed)
-  layers = functools.partial(layers_of, module, images, shapes)
-  return Network(shapes, init, apply, train, tuple(image_shape), layers)
+  return Network(
+    shapes=shapes,
+    init=init,
+    apply=apply,
+    train=train,
+    image_shape=tuple(image_shape),
+    layers=functools.partial(layers_of, module, images, shapes),
+  )

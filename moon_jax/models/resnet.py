@@ -38,9 +38,17 @@ class _ConvNorm(nn.Module):
   @nn.compact
   def __call__(self, x, mask):
     deviation = math.sqrt(2 / (self.size**2 * self.features))
-    shape = self.features, self.size, self.form, self.stride, self.size // 2
-    init = initializers.normal(deviation)
-    x = layers.Conv(*shape, use_bias=False, kernel_init=init, name='conv')(x)
+    conv = layers.Conv(
+      self.features,
+      self.size,
+      self.form,
+      stride=self.stride,
+      padding=self.size // 2,
+      use_bias=False,
+      kernel_init=initializers.normal(deviation),
+      name='conv',
+    )
+    x = conv(x)
     if self.norm == 'group':
       return layers.GroupNorm(self.form.channels, GROUPS, name='norm')(x)
     return layers.BatchNorm(self.form.channels, name='norm')(x, mask)
@@ -57,22 +65,21 @@ class _Block(nn.Module):
 
   @nn.compact
   def __call__(self, x, mask):
-    given = self.form, self.norm
-
-    def conv(x, features, size, name, stride=1):
-      return _ConvNorm(features, size, *given, stride, name=name)(x, mask)
+    def conv_norm(x, features, size, name, stride=1):
+      layer = _ConvNorm(features, size, self.form, self.norm, stride, name=name)
+      return layer(x, mask)
 
     if self.bottleneck:
       features = 4 * self.width
-      y = nn.relu(conv(x, self.width, 1, 'conv1'))
-      y = nn.relu(conv(y, self.width, 3, 'conv2', self.stride))
-      y = conv(y, features, 1, 'conv3')
+      y = nn.relu(conv_norm(x, self.width, 1, 'conv1'))
+      y = nn.relu(conv_norm(y, self.width, 3, 'conv2', self.stride))
+      y = conv_norm(y, features, 1, 'conv3')
     else:
       features = self.width
-      y = nn.relu(conv(x, features, 3, 'conv1', self.stride))
-      y = conv(y, features, 3, 'conv2')
+      y = nn.relu(conv_norm(x, features, 3, 'conv1', self.stride))
+      y = conv_norm(y, features, 3, 'conv2')
     if x.shape != y.shape:
-      x = conv(x, features, 1, 'shortcut', self.stride)
+      x = conv_norm(x, features, 1, 'shortcut', self.stride)
     return nn.relu(x + y)
 
 
@@ -110,16 +117,20 @@ class ResNet(nn.Module):
     form = convolution.choose(self.convolution, size=3, features=64)
     x = form.arranged(images)
     x = nn.relu(_ConvNorm(64, 3, form, self.norm, name='stem')(x, mask))
-    for stage, count in enumerate(self.blocks):
+    for stage, num_blocks in enumerate(self.blocks):
       width = 64 * 2**stage
-      for index in range(count):
+      for index in range(num_blocks):
         stride = 2 if stage > 0 and index == 0 else 1
         name = f'stage{stage + 1}_block{index + 1}'
-        x = _Block(width, stride, self.bottleneck, form, self.norm, name=name)(x, mask)
-    x = form.arranged(x.mean(axis=(1, 2)))
-    width = x.shape[-1] if self.head_width == 'auto' else self.head_width
-    width = width if self.head == 'mlp' else 0
-    return layers.outputs(x, width, self.representation, self.num_classes)
+        block = _Block(width, stride, self.bottleneck, form, self.norm, name=name)
+        x = block(x, mask)
+    features = form.arranged(x.mean(axis=(1, 2)))
+    head_width = self.head_width
+    if head_width == 'auto':
+      head_width = features.shape[-1]
+    if self.head == 'none':
+      head_width = 0
+    return layers.outputs(features, head_width, self.representation, self.num_classes)
 
 
 def resnet18(*, num_classes: int, convolution: str, **options: int | str) -> ResNet:

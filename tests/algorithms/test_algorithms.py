@@ -140,7 +140,9 @@ def test_frozen_networks_in_training_mode_keep_their_running_statistics():
 
   @jax.jit
   def first_step(key):
-    start = training.start(jnp.int32(0), BEFORE, memory, scalars, FROZEN_BATCH)
+    start = training.start(
+      jnp.int32(0), BEFORE, memory, scalars, FROZEN_BATCH, client_facts={}
+    )
     references = training.represent(BEFORE, memory, images, mask, key)
     return training.step(start, references, BEFORE, scalars, FROZEN_BATCH, key)
 

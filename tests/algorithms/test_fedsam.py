@@ -54,7 +54,7 @@ def step(
   variables = {'params': {'y': jnp.array(y)}, 'batch_stats': {'seen': jnp.zeros(2)}}
   received = algorithm.broadcast(Server(variables, {'y': jnp.array(g)}))
   training = client_training.LocalTraining(algorithm, network, optimizers.sgd)
-  start = training.start(jnp.int32(0), received, (), scalars, BATCH)
+  start = training.start(jnp.int32(0), received, (), scalars, BATCH, client_facts={})
   return training.step(start, {}, received, scalars, BATCH, jax.random.key(7))
 
 

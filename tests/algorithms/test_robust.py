@@ -123,6 +123,14 @@ def test_krum_by_hand():
   np.testing.assert_allclose(everyone, 22.6, rtol=1e-6)
 
 
+def test_krum_squares_the_distances():
+  # Of the two nearest, 9 has distances 3 and 4, and 1 has 1 and 5. Squared, 9 wins by
+  # 9 + 16 = 25 against 1 + 25 = 26. Unsquared, 1 would win by 6 against 7.
+  values = [{'params': np.float32(x)} for x in (0.0, 1.0, 6.0, 9.0, 13.0)]
+  winner = after('krum', uploads(values), num_byzantine=1, num_selected=1)
+  assert winner['params'] == 9.0
+
+
 def test_krum_counts_the_remaining_clients():
   # Two clients are left out. Of the other three, 0 and 0.5 are nearest to each other:
   # three are too few for f = 1, so the distance to the nearest one decides.

@@ -257,14 +257,14 @@ def test_the_users_folder_is_the_default_and_off_is_none(tmp_path):
 
 
 def test_kernels_in_c_are_kept_there_too(tmp_path, monkeypatch):
-  monkeypatch.setattr(fused_cpu, '_kept_in', None)
+  monkeypatch.setattr(fused_cpu, '_cache_folder', None)
   for choice, folder in (
     ('auto', tmp_path / 'home/moon_jax'),
     (str(tmp_path / 'named'), tmp_path / 'named'),
     ('off', None),
   ):
     compile_cache.keep_kernels(choice)
-    assert fused_cpu._kept_in == folder
+    assert fused_cpu._cache_folder == folder
 
 
 def test_a_cache_that_jax_was_given_is_left_to_it(tmp_path):

@@ -19,6 +19,7 @@ mostly zeros. The best size lies between. Outputs that are pooled together are b
 rows of the product, so their maximum needs no further copy.
 """
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -50,8 +51,8 @@ def convolve(
     pooling.check_even(height, width)
   # Numbers of outputs in a tile that docs/performance.md finds fastest.
   tile = (2, 4 if width % 4 == 0 else 2)
-  rows = _Axis.of(height, tile[0], kh, stride)
-  columns = _Axis.of(width, tile[1], kw, stride)
+  rows = _Axis.covering(height, outputs=tile[0], kernel=kh, stride=stride)
+  columns = _Axis.covering(width, outputs=tile[1], kernel=kw, stride=stride)
   windows = _windows(x, padding, rows, columns)
   product = _product(_band(kernel, rows, columns, stride, 2 if pool else 1), windows)
   if pool:
@@ -80,11 +81,16 @@ class _Axis(NamedTuple):
   reach: int
 
   @classmethod
-  def of(cls, size: int, outputs: int, kernel: int, stride: int):
+  def covering(cls, size: int, *, outputs: int, kernel: int, stride: int) -> '_Axis':
     """For `size` outputs in tiles of `outputs`; the last tile may reach past them."""
     step = outputs * stride
     window = step - stride + kernel
-    return cls(-(-size // outputs), outputs, step, -(-window // step))
+    return cls(
+      count=math.ceil(size / outputs),
+      outputs=outputs,
+      step=step,
+      reach=math.ceil(window / step),
+    )
 
   @property
   def pixels(self) -> int:
@@ -130,12 +136,14 @@ def _band(kernel, rows, columns, stride, pool):
 def _shifted(kernel, axis, tiles, stride):
   """[.., k, ..] -> [outputs, window, ..]: result[i, r] = kernel[r - i * stride]."""
   kernel = jnp.moveaxis(kernel, axis, 0)
-  window, rest = tiles.reach * tiles.step, kernel.shape[1:]
+  window, other_sides = tiles.reach * tiles.step, kernel.shape[1:]
   # The kernel repeated with a period of window + stride, read in rows of the window:
   # each row starts one stride earlier in the period, so it stands one stride later.
-  pads = [(0, window + stride - kernel.shape[0])] + [(0, 0)] * len(rest)
-  repeated = jnp.tile(jnp.pad(kernel, pads), (tiles.outputs,) + (1,) * len(rest))
-  return repeated[: tiles.outputs * window].reshape(tiles.outputs, window, *rest)
+  pads = [(0, window + stride - kernel.shape[0])] + [(0, 0)] * len(other_sides)
+  repeats = (tiles.outputs,) + (1,) * len(other_sides)
+  repeated = jnp.tile(jnp.pad(kernel, pads), repeats)
+  repeated = repeated[: tiles.outputs * window]
+  return repeated.reshape(tiles.outputs, window, *other_sides)
 
 
 @jax.custom_vjp
@@ -147,8 +155,8 @@ def _product(band, windows):
 def _product_backward(saved, gradient):
   band, windows = saved
   # JAX's own rule takes gradient * windows' and transposes the larger of the two.
-  of_band = jax.lax.dot_general(windows, gradient, (((1,), (1,)), ((), ())))
-  return of_band, band @ gradient
+  band_gradient = jax.lax.dot_general(windows, gradient, (((1,), (1,)), ((), ())))
+  return band_gradient, band @ gradient
 
 
 _product.defvjp(lambda *factors: (_product(*factors), factors), _product_backward)

@@ -40,26 +40,34 @@ def _forward(x, kernel, stride, padding):
 
 def _backward(stride, padding, saved, gradient):
   x, kernel = saved
-  of_kernel = lane_by_lane(_of_kernel, kernel.shape, stride, padding)(x, gradient)
-  of_images = _of_images(x.shape, kernel, stride, padding, gradient)
-  return of_images, of_kernel.astype(kernel.dtype)
+  kernel_gradient_of_lane = lane_by_lane(
+    functools.partial(_kernel_gradient, kernel.shape, stride, padding)
+  )
+  kernel_gradient = kernel_gradient_of_lane(x, gradient)
+  image_gradient = _image_gradient(x.shape, kernel, stride, padding, gradient)
+  return image_gradient, kernel_gradient.astype(kernel.dtype)
 
 
 convolve.defvjp(_forward, _backward)
 
 
-def lane_by_lane(function: Callable, *given, **options) -> Callable:
-  """The function of the other arguments; `vmap` computes lanes one after the other."""
-  one = functools.partial(function, *given, **options)
-  return jax.custom_batching.sequential_vmap(one)
+def lane_by_lane(function: Callable) -> Callable:
+  """The function of arrays, for which `vmap` computes lanes one after the other."""
+  return jax.custom_batching.sequential_vmap(function)
 
 
-def _convolution(x, kernel, **options):
-  options['dimension_numbers'] = ('NHWC', 'HWIO', 'NHWC')
-  return lane_by_lane(jax.lax.conv_general_dilated, **options)(x, kernel)
+def _convolution(x, kernel, *, window_strides, padding, lhs_dilation=None):
+  convolve_lane = functools.partial(
+    jax.lax.conv_general_dilated,
+    window_strides=window_strides,
+    padding=padding,
+    lhs_dilation=lhs_dilation,
+    dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
+  )
+  return lane_by_lane(convolve_lane)(x, kernel)
 
 
-def _of_images(shape, kernel, stride, padding, gradient):
+def _image_gradient(shape, kernel, stride, padding, gradient):
   """[B, H', W', Cout] -> [B, H, W, Cin], by the kernel turned round."""
   pads = [
     (size - 1 - before, side + before - (outputs - 1) * stride - 1)
@@ -75,7 +83,7 @@ def _of_images(shape, kernel, stride, padding, gradient):
 
 # A function of its own, so that layers of one shape are traced once.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _of_kernel(shape, stride, padding, x, gradient):
+def _kernel_gradient(shape, stride, padding, x, gradient):
   """[B, H, W, Cin], [B, H', W', Cout] -> [kh, kw, Cin, Cout]; bfloat16 in float32.
 
   The pixels are copied once for each column of the kernel, a few images at a time so
@@ -84,8 +92,9 @@ def _of_kernel(shape, stride, padding, x, gradient):
   """
   (kh, kw, channels, features), (batch, height, width) = shape, gradient.shape[:3]
   # Products over fewer than 256 pixels are slow.
-  most = max(1, 256 // (height * width))
-  images = max(n for n in range(1, most + 1) if batch % n == 0)
+  images = max(1, 256 // (height * width))
+  while batch % images:
+    images -= 1
   reach = (kh - 1) // stride + height  # rows of pixels with one remainder
   pads = [
     (before, size - side - before, 0)
@@ -94,7 +103,7 @@ def _of_kernel(shape, stride, padding, x, gradient):
     )
   ]
 
-  def add(total, block):
+  def add_block(total, block):
     x, gradient = block
     x = jax.lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *pads, (0, 0, 0)])
     x = x.transpose(3, 1, 0, 2)
@@ -112,17 +121,23 @@ def _of_kernel(shape, stride, padding, x, gradient):
       products.append(jnp.dot(row, gradient, preferred_element_type=total.dtype))
     return total + jnp.stack(products), None
 
-  blocks = [v.reshape(-1, images, *v.shape[1:]) for v in (x, gradient)]
+  blocks = (
+    x.reshape(-1, images, *x.shape[1:]),
+    gradient.reshape(-1, images, *gradient.shape[1:]),
+  )
   zeros = jnp.zeros((kh, kw * channels, features), widened(x).dtype)
-  return jax.lax.scan(add, zeros, blocks)[0].reshape(shape)
+  total, _ = jax.lax.scan(add_block, zeros, blocks)
+  return total.reshape(shape)
 
 
 def output_sides(
   images: tuple[int, ...], kernel: tuple[int, ...], padding: Padding, stride: int = 1
 ) -> list[int]:
   """H' and W' of images of a shape [., H, W, .] under a kernel [kh, kw, ...]."""
-  sides = zip(images[1:3], kernel[:2], padding, strict=True)
-  return [(side + sum(zeros) - size) // stride + 1 for side, size, zeros in sides]
+  return [
+    (side + sum(zeros) - size) // stride + 1
+    for side, size, zeros in zip(images[1:3], kernel[:2], padding, strict=True)
+  ]
 
 
 def widened(x: jax.Array) -> jax.Array:
@@ -135,8 +150,8 @@ def summed(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
 
   XLA's CPU kernels for bfloat16 need this, and a sum over the last axis of `a`.
   """
-  wide = jnp.float32 if a.dtype == jnp.bfloat16 else a.dtype
-  return jnp.einsum(equation, a, b, preferred_element_type=wide)
+  sum_dtype = jnp.float32 if a.dtype == jnp.bfloat16 else a.dtype
+  return jnp.einsum(equation, a, b, preferred_element_type=sum_dtype)
 
 
 def summed_over_rows(a: jax.Array, b: jax.Array) -> jax.Array:

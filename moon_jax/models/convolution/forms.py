@@ -45,21 +45,32 @@ class Form(NamedTuple):
   pooled: Callable
   channels: int
 
-  @classmethod
-  def of(cls, convolve: Callable, channels: int, largest: Callable | None = None):
-    """largest: (x, kernel, *, stride, padding), if there is more than `max_pool`."""
-
-    def pooled(x, kernel, bias, padding):
-      # max(y + b) = max(y) + b, so the bias is added on a quarter of the pixels.
-      y = (largest or convolve)(x, kernel, stride=1, padding=padding)
-      y = y if largest else pooling.max_pool(y)
-      return jax.nn.relu(y + along(channels, bias))
-
-    return cls(convolve, pooled, channels)
-
   def arranged(self, x: jax.Array) -> jax.Array:
     """[B, ..., C] -> the form's layout, and back: an exchange of two axes, or none."""
     return x if self.channels == -1 else jnp.swapaxes(x, 0, -1)
+
+
+def _in_steps(
+  convolve: Callable, *, channels: int, convolve_and_pool: Callable | None = None
+) -> Form:
+  """A form that convolves, then pools, then adds the bias and applies ReLU.
+
+  Args:
+    convolve: see `Form`.
+    channels: see `Form`.
+    convolve_and_pool: (x, kernel, *, stride, padding) -> the largest of each 2x2
+      outputs; None: `convolve`, then `max_pool`.
+  """
+
+  def pooled(x, kernel, bias, padding):
+    if convolve_and_pool:
+      y = convolve_and_pool(x, kernel, stride=1, padding=padding)
+    else:
+      y = pooling.max_pool(convolve(x, kernel, stride=1, padding=padding))
+    # max(y + b) = max(y) + b, so the bias is added on a quarter of the pixels.
+    return jax.nn.relu(y + along(channels, bias))
+
+  return Form(convolve=convolve, pooled=pooled, channels=channels)
 
 
 def along(axis: int, vector: jax.Array) -> jax.Array:
@@ -69,16 +80,22 @@ def along(axis: int, vector: jax.Array) -> jax.Array:
 
 def _fused(x, kernel, bias, padding):
   """One pass of a compiled function, of bfloat16 in float32 too."""
-  wide = [direct.widened(array) for array in (x, kernel, bias)]
-  return fused_cpu.convolve_pool_relu(*wide, padding).astype(x.dtype)
+  y = fused_cpu.convolve_pool_relu(
+    direct.widened(x), direct.widened(kernel), direct.widened(bias), padding
+  )
+  return y.astype(x.dtype)
 
 
 FORMS: dict[str, Form] = {
-  'library': Form.of(library, 0),
-  'banded': Form.of(banded.convolve, 0, functools.partial(banded.convolve, pool=True)),
-  'fused': Form(banded.convolve, _fused, 0),
-  'direct': Form.of(direct.convolve, -1),
-  'winograd': Form.of(winograd.convolve_or_direct, -1),
+  'library': _in_steps(library, channels=0),
+  'banded': _in_steps(
+    banded.convolve,
+    channels=0,
+    convolve_and_pool=functools.partial(banded.convolve, pool=True),
+  ),
+  'fused': Form(convolve=banded.convolve, pooled=_fused, channels=0),
+  'direct': _in_steps(direct.convolve, channels=-1),
+  'winograd': _in_steps(winograd.convolve_or_direct, channels=-1),
 }
 
 

@@ -8,6 +8,7 @@ processor at hand when a network first needs it, and XLA calls it as foreign fun
 import ctypes
 import functools
 import hashlib
+import math
 import os
 import pathlib
 import shlex
@@ -28,13 +29,13 @@ _FUNCTIONS = ('forward', 'of_kernel_and_bias', 'of_images')
 _GROUP = 16  # examples of a group, and numbers of whole vectors, as in the source
 _FLAGS = ('-std=c++17', '-O3', '-march=native', '-fPIC', '-shared', '-w')
 _SECONDS = 60  # time limit of the compiler, which takes one second
-_kept_in: pathlib.Path | None = None
+_cache_folder: pathlib.Path | None = None
 
 
 def keep_in(folder: pathlib.Path | None) -> None:
   """From now on, keeps builds in a folder for later starts; None: keeps none."""
-  global _kept_in
-  _kept_in = folder
+  global _cache_folder
+  _cache_folder = folder
 
 
 @functools.cache
@@ -50,34 +51,44 @@ def fault() -> str:
       _build(shlex.split(compiler), library)
       functions = ctypes.CDLL(library)  # a folder may forbid to run what is in it
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-      told = (getattr(error, 'stderr', None) or b'').decode(errors='replace')
-      reason = told.partition('\n')[0] or getattr(error, 'strerror', None) or error
-      return f'the C++ compiler {compiler} cannot be used: {reason}'
+      return f'the C++ compiler {compiler} cannot be used: {_reason(error)}'
   for name in _FUNCTIONS:
     function = jax.ffi.pycapsule(getattr(functions, name))
     jax.ffi.register_ffi_target(f'moon_jax_{name}', function, platform='cpu')
   return ''
 
 
-def _build(compiler, new):
-  """Writes the built library, from an earlier start or built anew, to `new`."""
+def _reason(error: Exception) -> object:
+  """The compiler's first line, or what the system says, or the error."""
+  stderr = getattr(error, 'stderr', None) or b''
+  first_line = stderr.decode(errors='replace').partition('\n')[0]
+  return first_line or getattr(error, 'strerror', None) or error
+
+
+def _build(compiler: list[str], library: pathlib.Path) -> None:
+  """Writes the library: a build of an earlier start, or a new one."""
 
   def run(*words):
-    command, limits = (*compiler, *_FLAGS, *words), {'check': True, 'timeout': _SECONDS}
-    return subprocess.run(command, capture_output=True, **limits).stdout
+    completed = subprocess.run(
+      [*compiler, *_FLAGS, *words], capture_output=True, check=True, timeout=_SECONDS
+    )
+    return completed.stdout
 
   # The macros show the compiler's version and the processor's instructions. A library
   # of another jaxlib may not be registered.
-  about = run('-dM', '-E', '-x', 'c++', os.devnull), jaxlib.__version__, _FLAGS
-  key = hashlib.sha256(repr((about, _SOURCE.read_bytes())).encode()).hexdigest()[:16]
-  folder = _kept_in and cache.room(_kept_in, 'kernels')
-  kept = folder and folder / f'fused_cpu-{key}.so'
-  if kept and kept.exists():
-    new.write_bytes(kept.read_bytes())
+  macros = run('-dM', '-E', '-x', 'c++', os.devnull)
+  circumstances = (macros, jaxlib.__version__, _FLAGS), _SOURCE.read_bytes()
+  key = hashlib.sha256(repr(circumstances).encode()).hexdigest()[:16]
+  earlier_build = None
+  if _cache_folder:
+    folder = cache.room(_cache_folder, 'kernels')
+    earlier_build = folder and folder / f'fused_cpu-{key}.so'
+  if earlier_build and earlier_build.exists():
+    library.write_bytes(earlier_build.read_bytes())
     return
-  run(f'-I{jax.ffi.include_dir()}', _SOURCE, '-o', new)
-  if kept:
-    cache.add(kept, lambda file: file.write(new.read_bytes()))
+  run(f'-I{jax.ffi.include_dir()}', _SOURCE, '-o', library)
+  if earlier_build:
+    cache.add(earlier_build, lambda file: file.write(library.read_bytes()))
 
 
 def known_fault() -> str:
@@ -107,33 +118,46 @@ def convolve_pool_relu(
     ValueError: a number of zeros is negative.
     RuntimeError: there is a `fault`.
   """
-  return _saved(x, kernel, bias, padding)[0]
+  y, _ = _forward(x, kernel, bias, padding)
+  return y
 
 
-def _saved(x, kernel, bias, padding):
+def _forward(x, kernel, bias, padding):
   height, width = output_sides(x.shape, kernel.shape, padding)
   check_even(height, width)
-  if min(map(min, padding)) < 0:  # what the source writes beside an image
+  if min(map(min, padding)) < 0:  # the source would write past an image
     raise ValueError(f'The padding {padding} must not be negative.')
-  pooled = (kernel.shape[3], height // 2, width // 2, x.shape[3])
-  results = [jax.ShapeDtypeStruct(pooled, dtype) for dtype in (jnp.float32, jnp.int8)]
-  results.append(_scratch(kernel.shape, pooled))
+  pooled_shape = (kernel.shape[3], height // 2, width // 2, x.shape[3])
+  results = [
+    jax.ShapeDtypeStruct(pooled_shape, jnp.float32),
+    jax.ShapeDtypeStruct(pooled_shape, jnp.int8),
+    _scratch(kernel.shape, pooled_shape),
+  ]
   y, winners = _call('forward', padding, results, x, kernel, bias)
   return y, (x, kernel, winners)
 
 
 def _backward(padding, saved, gradient):
   x, kernel, winners = saved
-  shapes = (x.shape, kernel.shape, kernel.shape[3:])
-  of_x, of_kernel, of_bias = (jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes)
+  image_shape = jax.ShapeDtypeStruct(x.shape, jnp.float32)
+  kernel_shape = jax.ShapeDtypeStruct(kernel.shape, jnp.float32)
+  bias_shape = jax.ShapeDtypeStruct(kernel.shape[3:], jnp.float32)
   scratch = _scratch(kernel.shape, gradient.shape)
-  given = (gradient, winners)
-  (of_x,) = _call('of_images', padding, [of_x, scratch], kernel, *given)
-  of_weights = [of_kernel, of_bias, scratch]
-  return of_x, *_call('of_kernel_and_bias', padding, of_weights, x, *given)
+  (image_gradient,) = _call(
+    'of_images', padding, [image_shape, scratch], kernel, gradient, winners
+  )
+  kernel_gradient, bias_gradient = _call(
+    'of_kernel_and_bias',
+    padding,
+    [kernel_shape, bias_shape, scratch],
+    x,
+    gradient,
+    winners,
+  )
+  return image_gradient, kernel_gradient, bias_gradient
 
 
-convolve_pool_relu.defvjp(_saved, _backward)
+convolve_pool_relu.defvjp(_forward, _backward)
 
 
 def _call(name, padding, results, *arrays):
@@ -144,12 +168,12 @@ def _call(name, padding, results, *arrays):
   return call(*arrays, zeros=np.array([before for before, _ in padding]))[:-1]
 
 
-def _scratch(kernel, pooled):
+def _scratch(kernel_shape, pooled_shape):
   """Memory for a group of images with zeros, two kernels in whole vectors, lists."""
-  kh, kw, channels, features = kernel
-  _, height, width, _ = pooled
+  kh, kw, channels, features = kernel_shape
+  _, height, width, _ = pooled_shape
   image = (2 * height + kh - 1) * (2 * width + kw - 1) * channels + _GROUP
-  row = -(-(kw + 1) * channels // _GROUP) * _GROUP
+  kernel_row = math.ceil((kw + 1) * channels / _GROUP) * _GROUP
   lists = 2 * _GROUP * max(height * width, 2 * features)
-  numbers = _GROUP * image + 2 * features * kh * row + lists
+  numbers = _GROUP * image + 2 * features * kh * kernel_row + lists
   return jax.ShapeDtypeStruct((4 * numbers,), jnp.uint8)

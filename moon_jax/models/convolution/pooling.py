@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax.core.errors import UsageError
+from moon_jax.core.flags import flag
 
 
 def max_pool(x: jax.Array) -> jax.Array:
@@ -23,8 +24,8 @@ def check_even(height: int, width: int) -> None:
   if height % 2 or width % 2 or min(height, width) < 2:
     raise UsageError(
       f'it would pool {max(height, 0)}x{max(width, 0)} pixels by 2x2. Use '
-      '--config.model=mlp, or images of other sides (an image folder has '
-      '--config.data.image_size).'
+      f'{flag("model", "mlp")}, or images of other sides (an image folder has '
+      f'{flag("data.image_size")}).'
     )
 
 
@@ -42,8 +43,8 @@ def _largest_backward(x, gradient):
   a, b, c, d = x
   above = jnp.maximum(a, b) >= jnp.maximum(c, d)
   winner = jnp.where(above, jnp.where(a >= b, 0, 1), jnp.where(c >= d, 2, 3))
-  place = jax.lax.broadcasted_iota(winner.dtype, x.shape, 0)
-  return (jnp.where(place == winner[None], gradient[None], 0.0),)
+  index = jax.lax.broadcasted_iota(winner.dtype, x.shape, 0)
+  return (jnp.where(index == winner[None], gradient[None], 0.0),)
 
 
 largest.defvjp(lambda x: (largest(x), x), _largest_backward)

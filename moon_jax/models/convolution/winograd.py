@@ -12,6 +12,7 @@ of 5x5 2.8 times with 2x2.
 """
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -47,13 +48,15 @@ def fastest_tile(
     stride: stride of the window, in both directions.
     padding: zeros (above, below), (left, right).
   """
-  height, width, *channels = kernel
-  suits = stride == 1 and height == width and height in (3, 5) and min(channels) >= 32
-  if not suits or max(map(max, padding)) >= height:
+  size, width, *channels = kernel
+  if stride != 1 or size != width or size not in (3, 5) or min(channels) < 32:
     return None
-  outputs = direct.output_sides(images, kernel, padding)
-  for tile in (4, 2) if height == 3 else (2,):
-    rows, columns = (max(-(-side // tile), 0) for side in outputs)
+  if max(map(max, padding)) >= size:
+    return None
+  height, width = direct.output_sides(images, kernel, padding)
+  for tile in (4, 2) if size == 3 else (2,):
+    rows = max(math.ceil(height / tile), 0)
+    columns = max(math.ceil(width / tile), 0)
     # A weight becomes n^2 / r^2 numbers: enough tiles must share them.
     if tile * images[0] * rows * columns >= 150:
       return tile
@@ -75,7 +78,8 @@ def convolve(x: jax.Array, kernel: jax.Array, tile: int, padding: Padding) -> ja
   Returns:
     [B, H', W', Cout], H' = H + above + below - r + 1, W' likewise.
   """
-  return direct.lane_by_lane(_convolution, tile, padding, False)(x, kernel)
+  convolve_lane = functools.partial(_convolution, tile, padding, False)
+  return direct.lane_by_lane(convolve_lane)(x, kernel)
 
 
 def _forward(x, kernel, tile, padding):
@@ -84,10 +88,19 @@ def _forward(x, kernel, tile, padding):
 
 def _backward(tile, padding, saved, gradient):
   x, kernel = saved
-  around = tuple(tuple(len(kernel) - 1 - zeros for zeros in pair) for pair in padding)
-  of_images = direct.lane_by_lane(_convolution, tile, around, True)(gradient, kernel)
-  of_kernel = direct.lane_by_lane(_of_kernel, len(kernel), tile, padding)(x, gradient)
-  return of_images, of_kernel.astype(kernel.dtype)
+  size = len(kernel)
+  full_padding = tuple(
+    (size - 1 - before, size - 1 - after) for before, after in padding
+  )
+  image_gradient_of_lane = direct.lane_by_lane(
+    functools.partial(_convolution, tile, full_padding, True)
+  )
+  kernel_gradient_of_lane = direct.lane_by_lane(
+    functools.partial(_kernel_gradient, size, tile, padding)
+  )
+  image_gradient = image_gradient_of_lane(gradient, kernel)
+  kernel_gradient = kernel_gradient_of_lane(x, gradient)
+  return image_gradient, kernel_gradient.astype(kernel.dtype)
 
 
 convolve.defvjp(_forward, _backward)
@@ -97,42 +110,44 @@ convolve.defvjp(_forward, _backward)
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _convolution(tile, padding, turned, x, kernel):
   """By the kernel, or turned round: [B, H, W, Cout] by [r, r, Cin, Cout]."""
-  grid = _Grid.of(x.shape, len(kernel), tile, padding)
-  outputs_of, of_kernel, of_pixels = _matrices(tile, len(kernel))
-  kernels = _product(of_kernel[:, ::-1] if turned else of_kernel, widened(kernel))
-  kernels = kernels.astype(x.dtype)
-  equation = 'ijtf,ijcf->ijtc' if turned else 'ijtc,ijcf->ijtf'
+  grid = _Grid.covering(x.shape, len(kernel), tile, padding)
+  matrices = _transforms(tile, len(kernel))
+  kernel_matrix, equation = matrices.kernel, 'ijtc,ijcf->ijtf'
+  if turned:
+    kernel_matrix, equation = matrices.kernel[:, ::-1], 'ijtf,ijcf->ijtc'
+  kernel_values = _product(kernel_matrix, widened(kernel)).astype(x.dtype)
 
-  def of_images(images):
-    points = grid.transformed(of_pixels, images, grid.pads).astype(x.dtype)
-    products = direct.summed(equation, points, kernels)
-    *points, _, channels = products.shape
-    tiles = products.reshape(*points, -1, grid.rows, grid.columns, channels)
-    y = _sums(outputs_of, tiles, 1).transpose(2, 3, 0, 4, 1, 5)
+  def convolve_block(images):
+    pixel_values = grid.transformed(matrices.pixels, images, grid.pads)
+    products = direct.summed(equation, pixel_values.astype(x.dtype), kernel_values)
+    n, _, _, channels = products.shape
+    tiles = products.reshape(n, n, -1, grid.rows, grid.columns, channels)
+    y = _sums(matrices.outputs, tiles, 1).transpose(2, 3, 0, 4, 1, 5)
     y = y.reshape(len(y), grid.rows * tile, grid.columns * tile, channels)
     return y[:, : grid.height, : grid.width].astype(x.dtype)
 
-  y = jax.lax.map(of_images, grid.blocks(x))
+  y = jax.lax.map(convolve_block, grid.blocks(x))
   return y.reshape(-1, *y.shape[2:])[: len(x)]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _of_kernel(size, tile, padding, x, gradient):
+def _kernel_gradient(size, tile, padding, x, gradient):
   """[B, H, W, Cin], [B, H', W', Cout] -> [r, r, Cin, Cout]."""
-  grid = _Grid.of(x.shape, size, tile, padding)
-  outputs_of, of_kernel, of_pixels = _matrices(tile, size)
+  grid = _Grid.covering(x.shape, size, tile, padding)
+  matrices = _transforms(tile, size)
+  # Zeros that fill up the last tiles.
+  fill = ((0, grid.rows * tile - grid.height), (0, grid.columns * tile - grid.width))
 
-  def add(total, block):
+  def add_block(total, block):
     images, gradient = block
-    tiles = grid.transformed(outputs_of.T, gradient, beside).astype(x.dtype)
-    pixels = grid.transformed(of_pixels, images, grid.pads).astype(x.dtype)
+    tiles = grid.transformed(matrices.outputs.T, gradient, fill).astype(x.dtype)
+    pixels = grid.transformed(matrices.pixels, images, grid.pads).astype(x.dtype)
     return total + direct.summed_over_rows(pixels, tiles), None
 
-  beside = (0, grid.rows * tile - grid.height), (0, grid.columns * tile - grid.width)
-  shape = (*of_pixels.shape, x.shape[3], gradient.shape[3])
+  shape = (*matrices.pixels.shape, x.shape[3], gradient.shape[3])
   blocks = grid.blocks(x), grid.blocks(gradient)
-  total, _ = jax.lax.scan(add, jnp.zeros(shape, widened(x).dtype), blocks)
-  return _product(of_kernel.T, total)
+  total, _ = jax.lax.scan(add_block, jnp.zeros(shape, widened(x).dtype), blocks)
+  return _product(matrices.kernel.T, total)
 
 
 class _Grid(NamedTuple):
@@ -155,20 +170,29 @@ class _Grid(NamedTuple):
   images: int
 
   @classmethod
-  def of(cls, images: tuple[int, ...], size: int, tile: int, padding):
+  def covering(
+    cls, images: tuple[int, ...], size: int, tile: int, padding: Padding
+  ) -> '_Grid':
     """The grid for images of a shape [B, H, W, Cin] and kernels of a size."""
-    batch, *sides, _ = images
-    outputs = direct.output_sides(images, (size, size), padding)
-    rows, columns = (-(-side // tile) for side in outputs)
-    pads = tuple(
-      (before, count * tile + size - 1 - side - before)
-      for count, side, (before, _) in zip((rows, columns), sides, padding, strict=True)
-    )
+    batch, image_height, image_width, _ = images
+    height, width = direct.output_sides(images, (size, size), padding)
+    rows, columns = math.ceil(height / tile), math.ceil(width / tile)
+    (above, _), (left, _) = padding
+    below = rows * tile + size - 1 - image_height - above
+    right = columns * tile + size - 1 - image_width - left
     # Few images, so that the transformed ones stay in the cache, yet enough tiles for a
     # fast matrix product.
-    least = min(-(-128 // (rows * columns)), batch)
-    at_a_time = -(-batch // (batch // least))
-    return cls(rows, columns, *outputs, tile, pads, at_a_time)
+    fewest_images = min(math.ceil(128 / (rows * columns)), batch)
+    num_blocks = batch // fewest_images
+    return cls(
+      rows=rows,
+      columns=columns,
+      height=height,
+      width=width,
+      tile=tile,
+      pads=((above, below), (left, right)),
+      images=math.ceil(batch / num_blocks),
+    )
 
   def blocks(self, x):
     """[B, ...] -> [blocks, images, ...], the last filled with zeros."""
@@ -187,32 +211,49 @@ class _Grid(NamedTuple):
       ]
 
     images = jnp.pad(widened(images), ((0, 0), *pads, (0, 0)))
-    found = _sums(matrix, images, 2, pieces)
-    return found.reshape(len(matrix), len(matrix), -1, images.shape[3])
+    values = _sums(matrix, images, 2, pieces)
+    return values.reshape(len(matrix), len(matrix), -1, images.shape[3])
+
+
+class _Transforms(NamedTuple):
+  """The matrices of the equation at the head of this file, in float64.
+
+  Attributes:
+    outputs: A' [m, n], from the values at the points to the outputs of a tile.
+    kernel: G [n, r], from a kernel to its values at the points.
+    pixels: B' [n, n], from the pixels of a tile to their values at the points.
+  """
+
+  outputs: np.ndarray
+  kernel: np.ndarray
+  pixels: np.ndarray
 
 
 @functools.cache
-def _matrices(tile, size):
-  """A' [m, n], G [n, r] and B' [n, n], in float64."""
+def _transforms(tile: int, size: int) -> _Transforms:
+  """The matrices for tiles of m = `tile` and kernels of r = `size`."""
   points = np.array(_POINTS[tile + size - 1])
 
-  def values(terms):  # of 1, t, t^2, ... at the points; at infinity only the last term
-    return np.vstack([points[:, None] ** np.arange(terms), np.eye(terms)[-1:]])
+  def powers(num_terms):
+    """1, t, t^2, ... at each point t; at infinity only the last term counts."""
+    at_infinity = np.eye(num_terms)[-1:]
+    return np.vstack([points[:, None] ** np.arange(num_terms), at_infinity])
 
-  of_kernel, of_pixels = values(size), np.zeros((len(points) + 1,) * 2)
+  kernel = powers(size)
+  pixels = np.zeros((len(points) + 1, len(points) + 1))
   for i, point in enumerate(points):
-    others = np.delete(points, i)
-    of_kernel[i] /= np.prod(point - others)
-    of_pixels[i, :-1] = np.poly(others)[::-1]
-  of_pixels[-1] = np.poly(points)[::-1]
-  return values(tile).T, of_kernel, of_pixels
+    other_points = np.delete(points, i)
+    kernel[i] /= np.prod(point - other_points)
+    pixels[i, :-1] = np.poly(other_points)[::-1]
+  pixels[-1] = np.poly(points)[::-1]
+  return _Transforms(outputs=powers(tile).T, kernel=kernel, pixels=pixels)
 
 
 def _product(matrix, x):
   """[p, q], [q, q, ...] -> [p, p, ...]: two axes transformed, as one matrix product."""
   p, q = matrix.shape
-  both = jnp.asarray(np.kron(matrix, matrix), x.dtype)
-  return (both @ x.reshape(q * q, -1)).reshape(p, p, *x.shape[2:])
+  squared_matrix = jnp.asarray(np.kron(matrix, matrix), x.dtype)
+  return (squared_matrix @ x.reshape(q * q, -1)).reshape(p, p, *x.shape[2:])
 
 
 def _sums(matrix, x, axis, pieces=jnp.unstack):
@@ -222,9 +263,14 @@ def _sums(matrix, x, axis, pieces=jnp.unstack):
   rows, which were before them, are then at `axis`. Factors of 0 cost nothing.
   """
   for _ in range(2):
-    found = pieces(x, axis=axis)
-    terms = (zip(map(float, row), found, strict=True) for row in matrix)
-    x = jnp.stack(
-      [sum(factor * piece for factor, piece in row if factor) for row in terms]
-    )
+    pieces_of_x = pieces(x, axis=axis)
+    row_sums = []
+    for row in matrix:
+      terms = [
+        float(factor) * piece
+        for factor, piece in zip(row, pieces_of_x, strict=True)
+        if factor
+      ]
+      row_sums.append(sum(terms))
+    x = jnp.stack(row_sums)
   return x
