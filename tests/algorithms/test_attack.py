@@ -17,47 +17,56 @@ from tests.selection import few
 NOBODY = -1
 
 
-def known(values, attackers=(), received=1.0, draws=None):
+def knowledge(values, attackers=(), received=1.0):
   """What attackers may use, for models of one number each."""
   attacking = np.isin(np.arange(len(values)), attackers)
-  draws = np.where(attacking, 7, NOBODY) if draws is None else draws
-  trained = {'w': jnp.float32(values)[:, None]}
-  given = ~attacking, attacking, jnp.int32(draws)
-  return attack.AttackerKnowledge({'w': jnp.float32([received])}, trained, *given)
+  return attack.AttackerKnowledge(
+    received={'w': jnp.float32([received])},
+    trained={'w': jnp.float32(values)[:, None]},
+    honest=~attacking,
+    attacking=attacking,
+    draws=jnp.int32(np.where(attacking, 7, NOBODY)),
+  )
 
 
 def test_sign_flip_by_hand():
   # w = 1, y = 4: 1 - 2 (4 - 1) = -5.
-  found = attack.sign_flip(known([4, 1]), scale=2.0)
-  np.testing.assert_allclose(found['w'].ravel(), [-5, 1])
+  sent = attack.sign_flip(knowledge([4, 1]), scale=2.0)
+  np.testing.assert_allclose(sent['w'].ravel(), [-5, 1])
 
 
 def test_ipm_by_hand():
   # The honest 2 and 4 have mean 3: 1 - 0.5 (3 - 1) = 0, whatever the attacker trained.
-  found = attack.ipm(known([2, 4, 100], [2]), epsilon=0.5)
-  np.testing.assert_allclose(found['w'].ravel(), [0] * 3, atol=1e-6)
+  sent = attack.ipm(knowledge([2, 4, 100], [2]), epsilon=0.5)
+  np.testing.assert_allclose(sent['w'].ravel(), [0] * 3, atol=1e-6)
 
 
 def test_alie_by_hand():
   # Of n = 10, f = 3 attack: t = floor(10 / 2 + 1) - 3 = 3, Phi(z) = (7 - 3) / 7, so
   # z = 0.180012. The honest 0 to 6 have mean 3 and deviation 2.
-  found = attack.alie(known([0, 1, 2, 3, 4, 5, 6, 9, 9, 9], [7, 8, 9]))
-  np.testing.assert_allclose(found['w'].ravel(), [3 - 0.180012 * 2] * 10, rtol=1e-5)
+  sent = attack.alie(knowledge([0, 1, 2, 3, 4, 5, 6, 9, 9, 9], [7, 8, 9]))
+  np.testing.assert_allclose(sent['w'].ravel(), [3 - 0.180012 * 2] * 10, rtol=1e-5)
   # One of 10 would need z < 0: it sends the mean.
-  lone = attack.alie(known([*range(9), 50], [9]))
-  np.testing.assert_allclose(lone['w'].ravel(), [4] * 10, rtol=1e-6)
+  sent = attack.alie(knowledge([*range(9), 50], [9]))
+  np.testing.assert_allclose(sent['w'].ravel(), [4] * 10, rtol=1e-6)
 
 
 def test_gaussian_draws_are_each_attackers_own():
   received = {'a': jnp.full((40, 50), 3.0), 'b': jnp.zeros(2000)}
   trained = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), received)
-  who = jnp.zeros(3, bool), jnp.ones(3, bool), jnp.int32([5, 6, 5])
-  found = attack.gaussian(attack.AttackerKnowledge(received, trained, *who), sigma=0.5)
-  noise = np.concatenate([np.ravel(found['a'][0]) - 3, np.ravel(found['b'][0])])
+  everyone_attacks = attack.AttackerKnowledge(
+    received=received,
+    trained=trained,
+    honest=jnp.zeros(3, bool),
+    attacking=jnp.ones(3, bool),
+    draws=jnp.int32([5, 6, 5]),
+  )
+  sent = attack.gaussian(everyone_attacks, sigma=0.5)
+  noise = np.concatenate([np.ravel(sent['a'][0]) - 3, np.ravel(sent['b'][0])])
   assert abs(noise.mean()) < 4 * 0.5 / 4000**0.5
   assert abs(noise.std() - 0.5) < 0.03
-  np.testing.assert_array_equal(found['a'][0], found['a'][2])
-  assert np.abs(np.subtract(found['a'][0], found['a'][1])).max() > 0.1
+  np.testing.assert_array_equal(sent['a'][0], sent['a'][2])
+  assert np.abs(np.subtract(sent['a'][0], sent['a'][1])).max() > 0.1
   assert np.abs(noise[:2000] - noise[2000:]).max() > 0.1
 
 
@@ -75,14 +84,15 @@ def uploads(draws, left_out=()):
   return Uploads(sent, weights, counted, np.int32(draws))
 
 
-def both(server, mean, participation, scalars):
-  """An `aggregate` that returns the two means it was given."""
+def means_as_server(server, mean, participation, scalars):
+  """An `aggregate` that returns the two means that it receives."""
   return server._replace(variables=mean.weighted, memory=mean.uniform)
 
 
 def aggregated(name, sent, broadcast=None, **changes):
-  inner = fedavg()._replace(aggregate=both)
-  inner = inner._replace(broadcast=broadcast) if broadcast else inner
+  inner = fedavg()._replace(aggregate=means_as_server)
+  if broadcast:
+    inner = inner._replace(broadcast=broadcast)
   wrapped = attack.with_attack(inner, name, changes)
   start = {'params': {'a': np.ones((3, 2)), 'b': np.zeros(4)}, 'batch_stats': {}}
   server = Server(jax.tree.map(np.float32, start), ())
@@ -100,70 +110,76 @@ def aggregated(name, sent, broadcast=None, **changes):
 def test_the_server_gets_the_mean_of_what_the_reference_sends(name, left_out):
   draws = [NOBODY, 0, NOBODY, NOBODY, 4, NOBODY, 5]
   sent = uploads(draws, left_out)
-  server, found = aggregated(name, sent, **world.ATTACKS[name])
-  kept = [client for client in range(7) if client not in left_out]
-  own = [jax.tree.map(lambda x, k=k: x[k], sent.stacked.weighted) for k in kept]
-  attacking = [kept.index(1), kept.index(4)]
-  given = [one['params'] for one in own], server.variables['params'], attacking
   numbers = world.ATTACKS[name]
-  changed = attacks.sent(*given, getattr(attacks, name), **numbers)
-  weights = sent.weights[kept] / sent.weights[kept].sum()
+  server, means = aggregated(name, sent, **numbers)
+  counted = [client for client in range(7) if client not in left_out]
+  models = [jax.tree.map(lambda x, k=k: x[k], sent.stacked.weighted) for k in counted]
+  attacked = attacks.sent(
+    [model['params'] for model in models],
+    server.variables['params'],
+    [counted.index(1), counted.index(4)],
+    getattr(attacks, name),
+    **numbers,
+  )
+  weights = sent.weights[counted] / sent.weights[counted].sum()
 
   def mean(trees):
     return jax.tree.map(lambda *x: np.tensordot(weights, np.stack(x), 1), *trees)
 
-  assert world.largest_difference(found.variables['params'], mean(changed)) < 1e-5
-  stats = mean([one['batch_stats'] for one in own])
-  assert world.largest_difference(found.variables['batch_stats'], stats) < 1e-6
-  uniform = sent.stacked.uniform[kept].mean()
-  np.testing.assert_allclose(found.memory, uniform, rtol=1e-5)
+  assert world.largest_difference(means.variables['params'], mean(attacked)) < 1e-5
+  stats = mean([model['batch_stats'] for model in models])
+  assert world.largest_difference(means.variables['batch_stats'], stats) < 1e-6
+  uniform = sent.stacked.uniform[counted].mean()
+  np.testing.assert_allclose(means.memory, uniform, rtol=1e-5)
 
 
 def test_without_attackers_the_mean_is_that_of_the_trained_models():
   sent = uploads([NOBODY] * 7, left_out=(2,))
-  _, found = aggregated('ipm', sent, epsilon=0.5)
-  kept = sent.counted
-  weights = sent.weights[kept] / sent.weights[kept].sum()
+  _, means = aggregated('ipm', sent, epsilon=0.5)
+  counted = sent.counted
+  weights = sent.weights[counted] / sent.weights[counted].sum()
   for name, leaf in sent.stacked.weighted['params'].items():
-    mean = np.tensordot(weights, leaf[kept], 1)
-    np.testing.assert_allclose(found.variables['params'][name], mean, atol=1e-6)
+    mean = np.tensordot(weights, leaf[counted], 1)
+    np.testing.assert_allclose(means.variables['params'][name], mean, atol=1e-6)
 
 
 def test_a_mean_over_no_client_is_not_finite_as_without_an_attack():
-  _, found = aggregated('ipm', uploads([3, *[NOBODY] * 6], range(7)), epsilon=0.5)
-  assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(found))
+  _, means = aggregated('ipm', uploads([3, *[NOBODY] * 6], range(7)), epsilon=0.5)
+  assert all(np.isnan(leaf).all() for leaf in jax.tree.leaves(means))
 
 
 @pytest.mark.parametrize(('name', 'scale'), [('alie', None), ('sign_flip', 3.0)])
 def test_if_all_clients_attack_who_needs_honest_ones_sends_what_it_trained(name, scale):
   numbers = {} if scale is None else {'scale': scale}
-  server, found = aggregated(name, uploads([3] * 7), **numbers)
+  server, attacked = aggregated(name, uploads([3] * 7), **numbers)
   _, honest = aggregated(name, uploads([NOBODY] * 7), **numbers)
   start, mean = server.variables['params'], honest.variables['params']
   sent = mean
   if scale:
     sent = jax.tree.map(lambda w, m: w - scale * (m - w), start, mean)
-  assert world.largest_difference(found.variables['params'], sent) < 1e-5
+  assert world.largest_difference(attacked.variables['params'], sent) < 1e-5
 
 
 def test_attackers_start_from_the_model_that_was_sent():
   # An algorithm may send clients another model than the server's.
-  ahead = lambda server: jax.tree.map(lambda w: w + 1.0, server.variables)  # noqa: E731
+  def one_ahead(server):
+    return jax.tree.map(lambda w: w + 1.0, server.variables)
+
   _, plain = aggregated('sign_flip', uploads([3] * 7), scale=3.0)
-  _, found = aggregated('sign_flip', uploads([3] * 7), broadcast=ahead, scale=3.0)
+  _, ahead = aggregated('sign_flip', uploads([3] * 7), broadcast=one_ahead, scale=3.0)
   expected = jax.tree.map(lambda w: w + 4.0, plain.variables['params'])
-  assert world.largest_difference(found.variables['params'], expected) < 1e-5
+  assert world.largest_difference(ahead.variables['params'], expected) < 1e-5
 
 
 def test_a_layer_that_nobody_sends_is_not_attacked():
   # FedPer and FedBABU do not send their head.
   sent = uploads([NOBODY, 3, NOBODY, NOBODY, 4, NOBODY, 5])
-  _, whole = aggregated('alie', sent)
+  _, with_head = aggregated('alie', sent)
   del sent.stacked.weighted['params']['b']
-  _, found = aggregated('alie', sent)
-  assert list(found.variables['params']) == ['a']
-  params, all_of_them = (one.variables['params'] for one in (found, whole))
-  np.testing.assert_array_equal(params['a'], all_of_them['a'])
+  _, without_head = aggregated('alie', sent)
+  params = without_head.variables['params']
+  assert list(params) == ['a']
+  np.testing.assert_array_equal(params['a'], with_head.variables['params']['a'])
 
 
 def test_algorithms_that_send_no_model_cannot_be_attacked():
@@ -175,11 +191,13 @@ def test_algorithms_that_send_no_model_cannot_be_attacked():
 
 
 def test_an_algorithm_schedules_its_own_numbers_and_not_the_attacks():
-  half = {'scalars': lambda given, memory: {k: v / 2 for k, v in given.items()}}
-  inner = fedavg()._replace(hyperparameters={'rate': 4.0}, **half)
+  inner = fedavg()._replace(
+    hyperparameters={'rate': 4.0},
+    scalars=lambda numbers, memory: {k: v / 2 for k, v in numbers.items()},
+  )
   wrapped = attack.with_attack(inner, 'ipm', {'epsilon': 2.0})
-  found = wrapped.scalars(dict(wrapped.hyperparameters), ())
-  assert sorted(found.values()) == [2.0, 2.0]
+  scalars = wrapped.scalars(dict(wrapped.hyperparameters), ())
+  assert sorted(scalars.values()) == [2.0, 2.0]
 
 
 ROUNDS = (('fedavg', 'ipm'), ('median', 'alie'))
@@ -195,5 +213,4 @@ def test_rounds_equal_the_reference(algorithm, name):
   expected = reference_run(algorithm, 3, plans=plans, attackers=(0, 2), **changes)
   assert_equal_to_reference(algorithm, history, expected)
   honest = reference_run(algorithm, 3, plans=plans)
-  pair = honest[-1].params, expected[-1].params
-  assert world.largest_difference(*pair) > 1e-3
+  assert world.largest_difference(honest[-1].params, expected[-1].params) > 1e-3

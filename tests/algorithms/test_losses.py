@@ -12,22 +12,33 @@ ZERO = np.zeros_like(X)
 
 
 @jax.jit
-def parts_and_gradients(z, z_global, z_previous, others):
+def parts_and_gradients(z, z_global, z_previous, *, exists, temperature, mask):
   def loss(z, z_global, z_previous):
-    given = {'z': z, 'z_global': z_global, 'z_previous': z_previous} | others
-    parts = losses.model_contrastive(**given)
+    parts = losses.model_contrastive(
+      z=z,
+      z_global=z_global,
+      z_previous=z_previous,
+      exists=exists,
+      temperature=temperature,
+      mask=mask,
+    )
     return parts['contrastive_loss'], parts
 
-  of_three = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
-  (_, parts), gradients = of_three(z, z_global, z_previous)
+  differentiate = jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
+  (_, parts), gradients = differentiate(z, z_global, z_previous)
   return parts | {'gradients': gradients}
 
 
 def contrastive(z, z_global, *previous, exists=(True,), temperature=0.5, mask=None):
   """Parts and gradients of the loss; without a mask all examples are real."""
-  mask = np.ones(len(z), np.float32) if mask is None else np.float32(mask)
-  others = {'exists': np.array(exists), 'temperature': np.float32(temperature)}
-  return parts_and_gradients(z, z_global, np.stack(previous), others | {'mask': mask})
+  return parts_and_gradients(
+    z,
+    z_global,
+    np.stack(previous),
+    exists=np.array(exists),
+    temperature=np.float32(temperature),
+    mask=np.float32([1] * len(z) if mask is None else mask),
+  )
 
 
 def loss(*representations, **options):
@@ -44,12 +55,12 @@ def test_cross_entropy_of_two_examples():
     ([1, 0], 0.287682),
     ([0, 0], 0),
   ):
-    found = cross_entropy(logits, labels, np.float32(mask))
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    mean = cross_entropy(logits, labels, np.float32(mask))
+    np.testing.assert_allclose(mean, expected, rtol=1e-5)
   # The content of filler does not matter.
   logits[1] = np.nan, np.inf
-  found = cross_entropy(logits, labels, np.float32([1, 0]))
-  np.testing.assert_allclose(found, 0.287682, rtol=1e-5)
+  mean = cross_entropy(logits, labels, np.float32([1, 0]))
+  np.testing.assert_allclose(mean, 0.287682, rtol=1e-5)
 
 
 def test_contrastive_prefers_the_global_model():
@@ -62,13 +73,15 @@ def test_contrastive_prefers_the_global_model():
   np.testing.assert_allclose(loss(X, X, Y, temperature=2.0), 0.474077, rtol=1e-5)
   assert loss(X, Y, X, temperature=1e-3) == pytest.approx(1000)
   # The mean is over real examples: the second one's loss would be 2.126928.
-  pairs = (np.concatenate(pair) for pair in ((X, Y), (X, X), (Y, Y)))
-  np.testing.assert_allclose(loss(*pairs, mask=[1, 0]), 0.126928, rtol=1e-5)
+  z, z_global, z_previous = map(np.concatenate, ((X, Y), (X, X), (Y, Y)))
+  first_example = loss(z, z_global, z_previous, mask=[1, 0])
+  np.testing.assert_allclose(first_example, 0.126928, rtol=1e-5)
   assert loss(X, X, Y, mask=[0]) == 0
 
 
 def test_contrastive_equals_the_papers_form():
-  z, z_global, z_previous = np.random.default_rng(0).normal(size=(3, 5, 4))
+  rng = np.random.default_rng(0)
+  z, z_global, z_previous = rng.normal(size=(3, 5, 4)).astype(np.float32)
   tau = 0.7
 
   def cosine(a, b):
@@ -77,8 +90,8 @@ def test_contrastive_equals_the_papers_form():
   positive = np.exp(cosine(z, z_global) / tau)
   negative = np.exp(cosine(z, z_previous) / tau)
   expected = np.mean(-np.log(positive / (positive + negative)))
-  found = loss(*np.float32([z, z_global, z_previous]), temperature=tau)
-  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  mean = loss(z, z_global, z_previous, temperature=tau)
+  np.testing.assert_allclose(mean, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -93,12 +106,12 @@ def test_contrastive_equals_the_papers_form():
 def test_contrastive_with_several_negatives(exists, expected):
   np.testing.assert_allclose(loss(X, X, Y, -X, exists=exists), expected, rtol=1e-4)
   # These vectors are off the axes, where a similarity has a slope.
-  found = contrastive(X + Y, X, Y + 1, 1 - X, exists=exists)
-  of_z, _, of_previous = map(np.asarray, found['gradients'])
-  assert np.isfinite(of_z).all()
-  assert np.isfinite(of_previous).all()
-  assert (of_previous != 0).any(axis=(1, 2)).tolist() == exists
-  assert (of_z != 0).any() == any(exists)
+  parts = contrastive(X + Y, X, Y + 1, 1 - X, exists=exists)
+  z_gradient, _, previous_gradient = map(np.asarray, parts['gradients'])
+  assert np.isfinite(z_gradient).all()
+  assert np.isfinite(previous_gradient).all()
+  assert (previous_gradient != 0).any(axis=(1, 2)).tolist() == exists
+  assert (z_gradient != 0).any() == any(exists)
 
 
 @pytest.mark.parametrize(
@@ -114,26 +127,26 @@ def test_contrastive_with_several_negatives(exists, expected):
   ],
 )
 def test_cosines_are_means_over_what_counts(exists, positive, negative, contrasted):
-  rows = [X, Y, -X], [X, X, X], [Y, Y, Y], [-X, -X, -X]
-  rows = (np.concatenate(one) for one in rows)
-  found = contrastive(*rows, exists=exists, mask=[1, 1, 0])
-  names = ('positive_cosine', 'negative_cosine', 'contrasted_fraction')
-  values = [found[name] for name in names]
-  np.testing.assert_allclose(values, [positive, negative, contrasted], atol=1e-6)
+  z = np.concatenate([X, Y, -X])
+  z_global, first, second = (np.repeat(x, 3, axis=0) for x in (X, Y, -X))
+  parts = contrastive(z, z_global, first, second, exists=exists, mask=[1, 1, 0])
+  np.testing.assert_allclose(parts['positive_cosine'], positive, atol=1e-6)
+  np.testing.assert_allclose(parts['negative_cosine'], negative, atol=1e-6)
+  np.testing.assert_allclose(parts['contrasted_fraction'], contrasted, atol=1e-6)
 
 
 def test_gradient_at_a_zero_representation_is_zero_or_finite():
-  for given in ((ZERO, X, Y), (X, ZERO, Y), (X, X, ZERO)):
-    gradients = contrastive(*given)['gradients']
-    assert all(np.isfinite(one).all() for one in gradients)
-    assert given[0] is not ZERO or not np.any(gradients[0])
+  for z, z_global, z_previous in ((ZERO, X, Y), (X, ZERO, Y), (X, X, ZERO)):
+    gradients = contrastive(z, z_global, z_previous)['gradients']
+    assert all(np.isfinite(gradient).all() for gradient in gradients)
+    assert z is not ZERO or not np.any(gradients[0])
 
 
 def test_cosine_of_known_angles():
   a = np.float32([[1, 0], [1, 1], [2, 0], [0, 0]])
   b = np.float32([[0, 5], [3, 0], [-1, 0], [1, 0]])
-  found = jax.jit(losses.cosine_similarity)(a, b)
-  np.testing.assert_allclose(found, [0, 0.5**0.5, -1, 0], atol=1e-6)
+  cosines = jax.jit(losses.cosine_similarity)(a, b)
+  np.testing.assert_allclose(cosines, [0, 0.5**0.5, -1, 0], atol=1e-6)
 
 
 def test_proximal_is_half_the_squared_distance():

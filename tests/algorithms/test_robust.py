@@ -64,14 +64,14 @@ def after(name, sent, **changes):
 
 
 def by_numpy(name, models, left_out=(), **changes):
-  kept = [
+  counted_models = [
     reference.Model(m['params'], m['batch_stats'])
     for client, m in enumerate(models)
     if client not in left_out
   ]
   numbers = dict.fromkeys(reference.Options._fields[1:7], 0.0)
-  options = reference.Options(name, **numbers, **OPTIONS[name] | changes)
-  model = rules.combined(kept, options)
+  numbers |= OPTIONS[name] | changes
+  model = rules.combined(counted_models, reference.Options(name, **numbers))
   return {'params': model.params, 'batch_stats': model.stats}
 
 
@@ -79,12 +79,12 @@ def by_numpy(name, models, left_out=(), **changes):
 @pytest.mark.parametrize('name', OPTIONS)
 def test_equals_numpy(name, left_out):
   models = random_models()
-  found = after(name, uploads(models, left_out))
-  wanted = by_numpy(name, models, left_out)
-  assert world.largest_difference(found, wanted) < 1e-6
+  model = after(name, uploads(models, left_out))
+  expected = by_numpy(name, models, left_out)
+  assert world.largest_difference(model, expected) < 1e-6
   if len(left_out) < 4:  # with three left, the trimmed mean and Krum drop none
     mean = by_numpy('trimmed_mean', models, left_out, trim=0.0)
-    assert world.largest_difference(found, mean) > 1e-2
+    assert world.largest_difference(model, mean) > 1e-2
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_how_many_are_trimmed(trim, cut):
   # The mean of 0..9 stays 4.5 however many are cut off at both ends; the mean of the
   # squares does not.
   values = [{'params': np.float32(x * x)} for x in range(10)]
-  kept = [x * x for x in range(cut, 10 - cut)]
-  found = after('trimmed_mean', uploads(values), trim=trim)
-  np.testing.assert_allclose(found['params'], np.mean(kept), rtol=1e-6)
+  squares = [x * x for x in range(cut, 10 - cut)]
+  model = after('trimmed_mean', uploads(values), trim=trim)
+  np.testing.assert_allclose(model['params'], np.mean(squares), rtol=1e-6)
 
 
 def test_median_by_hand():
@@ -112,15 +112,19 @@ def test_krum_by_hand():
   # Distances to the n - f - 2 = 2 nearest: 0 -> 1 + 4, 1 -> 1 + 1, 2 -> 1 + 4 (to 0),
   # 10 -> 64 + 81, 100 -> 8100 + 9604.
   values = [{'params': np.float32(x)} for x in (100.0, 0.0, 2.0, 1.0, 10.0)]
-  pick = {'num_byzantine': 1}
-  assert after('krum', uploads(values), num_selected=1, **pick)['params'] == 1.0
+
+  def krum(num_selected, num_byzantine=1):
+    sent = uploads(values)
+    numbers = {'num_selected': num_selected, 'num_byzantine': num_byzantine}
+    return after('krum', sent, **numbers)['params']
+
+  assert krum(num_selected=1) == 1.0
   # 0 and 2 tie at 5: Krum takes the client with the smaller id, whose value is 0.
-  assert after('krum', uploads(values), num_selected=2, **pick)['params'] == 0.5
-  assert after('krum', uploads(values), num_selected=3, **pick)['params'] == 1.0
+  assert krum(num_selected=2) == 0.5
+  assert krum(num_selected=3) == 1.0
   # With f = 2 the nearest alone counts: 0, 2 and 1 tie at 1.
-  assert after('krum', uploads(values), num_selected=1, num_byzantine=2)['params'] == 0
-  everyone = after('krum', uploads(values), num_selected=9, **pick)['params']
-  np.testing.assert_allclose(everyone, 22.6, rtol=1e-6)
+  assert krum(num_selected=1, num_byzantine=2) == 0
+  np.testing.assert_allclose(krum(num_selected=9), 22.6, rtol=1e-6)
 
 
 def test_krum_squares_the_distances():
@@ -135,18 +139,18 @@ def test_krum_counts_the_remaining_clients():
   # Two clients are left out. Of the other three, 0 and 0.5 are nearest to each other:
   # three are too few for f = 1, so the distance to the nearest one decides.
   values = [{'params': np.float32(x)} for x in (7.0, 0.0, 0.5, 3.0, 7.0)]
-  found = after('krum', uploads(values, [0, 4]), num_selected=1)
-  assert found['params'] == 0.0
-  found = after('krum', uploads(values, [0, 4]), num_selected=4)
-  np.testing.assert_allclose(found['params'], 3.5 / 3, rtol=1e-6)
+  model = after('krum', uploads(values, [0, 4]), num_selected=1)
+  assert model['params'] == 0.0
+  model = after('krum', uploads(values, [0, 4]), num_selected=4)
+  np.testing.assert_allclose(model['params'], 3.5 / 3, rtol=1e-6)
 
 
 def test_statistics_have_no_part_in_krums_distances():
   models = random_models()
   for model, shift in zip(models, (0, 90, 0, 50, 0, 70, 0), strict=True):
     model['batch_stats']['mean'] = model['batch_stats']['mean'] + np.float32(shift)
-  found = after('krum', uploads(models))
-  assert world.largest_difference(found, by_numpy('krum', models)) < 1e-5
+  model = after('krum', uploads(models))
+  assert world.largest_difference(model, by_numpy('krum', models)) < 1e-5
 
 
 @pytest.mark.parametrize('value', [-1e30, 3e38])
@@ -156,10 +160,13 @@ def test_a_byzantine_upload_moves_the_mean_and_no_robust_rule(name, value):
   models[2] = jax.tree.map(lambda leaf: np.full_like(leaf, value), models[2])
   sent = uploads(models)
   honest = [model for client, model in enumerate(models) if client != 2]
-  found = jax.tree.map(np.asarray, after(name, sent))
-  for mine, *others in zip(*map(jax.tree.leaves, (found, *honest)), strict=True):
-    assert (np.min(others, axis=0) <= mine).all()
-    assert (mine <= np.max(others, axis=0)).all()
+  model = jax.tree.map(np.asarray, after(name, sent))
+  lowest = jax.tree.map(lambda *leaves: np.min(leaves, axis=0), *honest)
+  highest = jax.tree.map(lambda *leaves: np.max(leaves, axis=0), *honest)
+  in_range = jax.tree.map(
+    lambda a, x, b: np.all((a <= x) & (x <= b)), lowest, model, highest
+  )
+  assert all(jax.tree.leaves(in_range))
   mean = jax.tree.map(lambda leaf: leaf.mean(0), sent.stacked.weighted)
   assert world.largest_difference(mean, honest[0]) > 1e28
 
@@ -173,9 +180,9 @@ IN_A_ROUND = [('median', 6, 3), ('trimmed_mean', 2, 1), ('krum', 6, 3)]
 @pytest.mark.parametrize(('name', 'num_lanes', 'num_devices'), IN_A_ROUND)
 def test_a_round_equals_the_reference(name, num_lanes, num_devices):
   plans = world.planner(num_lanes, num_devices=num_devices)
-  found = world.run(name, 3, plans=plans)
+  history = world.run(name, 3, plans=plans)
   expected = reference_run(name, 3, plans=plans)
-  assert_equal_to_reference(name, found, expected)
+  assert_equal_to_reference(name, history, expected)
   fedavg = reference_run('fedavg', 3, plans=plans)[-1].params
   assert world.largest_difference(fedavg, expected[-1].params) > 1e-3
 
@@ -184,16 +191,18 @@ def test_a_round_equals_the_reference(name, num_lanes, num_devices):
   ('name', 'num_lanes', 'num_devices'), few([('krum', 6, 3)], IN_A_ROUND)
 )
 def test_a_client_that_is_not_finite_is_left_out(name, num_lanes, num_devices):
-  case = name, num_lanes, num_devices, 1, np.nan
-  test_nonfinite.test_equals_the_reference_without_that_client(*case)
+  test_nonfinite.test_equals_the_reference_without_that_client(
+    name, num_lanes, num_devices, 1, np.nan
+  )
 
 
 @pytest.mark.parametrize('batch_norm', few(['averaged'], ['local']))
 def test_with_batch_normalisation(batch_norm):
-  run = {'model': 'mlp_bn', 'plans': world.planner(sizes=NORMALISED_SIZES)}
-  run['batch_norm'] = batch_norm
-  found = world.run('median', 2, represent_once=False, **run)
-  for (state, _), truth in zip(found, reference_run('median', 2, **run), strict=True):
+  options = {'model': 'mlp_bn', 'batch_norm': batch_norm}
+  options['plans'] = world.planner(sizes=NORMALISED_SIZES)
+  history = world.run('median', 2, represent_once=False, **options)
+  expected = reference_run('median', 2, **options)
+  for (state, _), truth in zip(history, expected, strict=True):
     variables = state.server.variables
     assert world.largest_difference(variables['params'], truth.params) < 1e-5
     assert world.largest_difference(variables['batch_stats'], truth.stats) < 1e-5
