@@ -24,9 +24,14 @@ def model(value):
 
 
 def task(algorithm, memory, received=None, *, server_memory=(), local=()):
-  numbers = jax.tree.map(jnp.float32, (dict(algorithm.hyperparameters), SGD))
-  scalars = algorithm.scalars(numbers[0], server_memory)
-  return Task(received, memory, local, scalars, numbers[1])
+  hyperparameters = jax.tree.map(jnp.float32, dict(algorithm.hyperparameters))
+  return Task(
+    received=received,
+    memory=memory,
+    local=local,
+    scalars=algorithm.scalars(hyperparameters, server_memory),
+    optimizer=jax.tree.map(jnp.float32, SGD),
+  )
 
 
 # --- MOON -----------------------------------------------------------------------------
@@ -39,8 +44,9 @@ def contrastive_loss(algorithm, num_trained, references):
     trained = model(1.0 + value)
     memory = algorithm.upload(trained, task(algorithm, memory))[1]
   outputs = Outputs(representation=X, logits=jnp.zeros((1, 2)), features=Y)
-  given = outputs, references, None, task(algorithm, memory), BATCH
-  total, parts = algorithm.loss(*given)
+  total, parts = algorithm.loss(
+    outputs, references, None, task(algorithm, memory), BATCH
+  )
   # Two equal logits: the supervised loss is log 2.
   contrastive = parts['contrastive_loss']
   np.testing.assert_allclose(total, np.log(2) + 2.0 * contrastive, rtol=1e-6)
@@ -71,8 +77,9 @@ def test_moons_negatives(options, num_trained, expected):
   references = {'global': X, 'previous_0': Y}
   if options.get('num_previous') == 2:
     references['previous_1'] = -X
-  found = contrastive_loss(moon(mu=2.0, tau=1.0, **options), num_trained, references)
-  np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+  algorithm = moon(mu=2.0, tau=1.0, **options)
+  term = contrastive_loss(algorithm, num_trained, references)
+  np.testing.assert_allclose(term, expected, rtol=1e-6, atol=1e-9)
 
 
 # The representation of an image is its pixel minus a mean. In evaluation mode it is the
@@ -106,26 +113,26 @@ FROZEN_BATCH = Batch(
 BEFORE = {'params': {'w': jnp.ones(1)}, 'batch_stats': {'mean': jnp.float32(-1)}}
 
 
-def frozen_training(**options):
+def frozen_training(frozen_mode):
   """MOON's local training of FAKE, and the client's memory."""
-  algorithm = moon(mu=1.0, tau=1.0, **options)
+  algorithm = moon(mu=1.0, tau=1.0, frozen_mode=frozen_mode)
   training = client_training.LocalTraining(algorithm, FAKE, optimizers.sgd)
   return training, algorithm.init_client(BEFORE)
 
 
-def represented(key, **options):
+def represented_in_training(key):
   """The representations of the real examples, under both models."""
-  training, memory = frozen_training(**options)
+  training, memory = frozen_training('training')
   images, _, mask = FROZEN_BATCH
-  found = training.represent(BEFORE, memory, images, mask, key)
-  return {name: np.asarray(z[:2, 0]) for name, z in found.items()}
+  representations = training.represent(BEFORE, memory, images, mask, key)
+  return [np.asarray(z[:2, 0]) for z in representations.values()]
 
 
 def test_frozen_networks_in_training_mode():
-  keys = jax.random.key(0), jax.random.key(1)
-  found, other = (represented(key, frozen_mode='training') for key in keys)
   noises = []
-  for z in (*found.values(), *other.values()):
+  of_first_key = represented_in_training(jax.random.key(0))
+  of_second_key = represented_in_training(jax.random.key(1))
+  for z in of_first_key + of_second_key:
     # The mean of the real examples is 2; each network draws one noise in each step.
     noises.append(z[0] + 1.0)
     np.testing.assert_allclose(z, [-1.0 + noises[-1], 1.0 + noises[-1]], rtol=1e-5)
@@ -134,9 +141,13 @@ def test_frozen_networks_in_training_mode():
 
 
 def test_frozen_networks_in_training_mode_keep_their_running_statistics():
-  training, memory = frozen_training(frozen_mode='training')
-  numbers = jax.tree.map(jnp.float32, ({'mu': 1.0, 'tau': 1.0}, SGD))
-  scalars, (images, _, mask) = Scalars(*numbers, seed=np.int32(0)), FROZEN_BATCH
+  training, memory = frozen_training('training')
+  scalars = Scalars(
+    algorithm=jax.tree.map(jnp.float32, {'mu': 1.0, 'tau': 1.0}),
+    optimizer=jax.tree.map(jnp.float32, SGD),
+    seed=np.int32(0),
+  )
+  images, _, mask = FROZEN_BATCH
 
   @jax.jit
   def first_step(key):
@@ -154,12 +165,12 @@ def test_frozen_networks_in_training_mode_keep_their_running_statistics():
 
 def test_training_mode_is_not_computed_ahead():
   flags = ['data.limit=200', 'partition.min_size=1', 'local_epochs=2']
-  for mode, once in (('evaluation', 200), ('training', 0)):
+  for mode, num_represented in (('evaluation', 200), ('training', 0)):
     argv = [f'--config.{flag}' for flag in (*flags, f'moon.frozen_mode={mode}')]
     built = experiment.build(cli.parse(argv).config)
     training = programs.local_training(built)
     state = experiment.initial_state(built)
-    assert programs.num_represented_once(built, training, state) == once
+    assert programs.num_represented_once(built, training, state) == num_represented
 
 
 # --- SCAFFOLD -------------------------------------------------------------------------
@@ -204,9 +215,9 @@ def test_the_temperature_stays_or_travels(scope):
   sent, memory = algorithm.upload(variables, now)
   server = algorithm.aggregate(server, sent, 1.0, {})
   # The next local training starts at T = 0.25; its first step only records a loss.
-  again = algorithm.begin(algorithm.broadcast(server), memory)
-  assert again.temperature == 0.25
-  assert not again.has_previous
+  next_start = algorithm.begin(algorithm.broadcast(server), memory)
+  assert next_start.temperature == 0.25
+  assert not next_start.has_previous
   assert tree.num_bytes((server.memory, sent.weighted)) == 4 + 8 * (scope == 'server')
 
 

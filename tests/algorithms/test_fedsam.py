@@ -28,8 +28,8 @@ NETWORK = Network(None, init=None, apply=None, train=forward)
 
 def quadratic(outputs, references, params, task, batch):
   """(y_1^2 + 4 y_2^2) / 2 of each real example."""
-  each = jnp.sum(jnp.array([[1.0, 4.0]]) * outputs.logits**2, axis=-1) / 2
-  return jnp.sum(each * batch.mask) / jnp.sum(batch.mask), {}
+  losses = jnp.sum(jnp.array([[1.0, 4.0]]) * outputs.logits**2, axis=-1) / 2
+  return jnp.sum(losses * batch.mask) / jnp.sum(batch.mask), {}
 
 
 def drawn(outputs, references, params, task, batch):
@@ -49,8 +49,11 @@ def step(
 ):
   """The client after one step."""
   algorithm = world.algorithm_of(name, **numbers)._replace(loss=loss)
-  given = jax.tree.map(jnp.float32, (dict(algorithm.hyperparameters), optimizer))
-  scalars = Scalars(*given, seed=np.int32(0))
+  scalars = Scalars(
+    algorithm=jax.tree.map(jnp.float32, dict(algorithm.hyperparameters)),
+    optimizer=jax.tree.map(jnp.float32, optimizer),
+    seed=np.int32(0),
+  )
   variables = {'params': {'y': jnp.array(y)}, 'batch_stats': {'seen': jnp.zeros(2)}}
   received = algorithm.broadcast(Server(variables, {'y': jnp.array(g)}))
   training = client_training.LocalTraining(algorithm, network, optimizers.sgd)
@@ -58,8 +61,9 @@ def step(
   return training.step(start, {}, received, scalars, BATCH, jax.random.key(7))
 
 
-def weights(*given, **how):
-  return np.asarray(step(*given, **how).variables['params']['y'])
+def weights(name, **options):
+  """The weights after one step, see `step`."""
+  return np.asarray(step(name, **options).variables['params']['y'])
 
 
 # g = (3, 4) at y = (3, 1), rho = 1/2: e = (0.3, 0.4), gradient (3.3, 4 * 1.4).
@@ -87,8 +91,8 @@ def test_a_step_by_hand(numbers, expected):
   ],
 )
 def test_the_last_change_is_mixed_in(g, beta, expected):
-  found = weights('mofedsam', g=g, rho=0.5, beta=beta)
-  np.testing.assert_allclose(found, expected, rtol=1e-6)
+  after = weights('mofedsam', g=g, rho=0.5, beta=beta)
+  np.testing.assert_allclose(after, expected, rtol=1e-6)
 
 
 def test_where_the_gradient_is_zero_nothing_moves():
@@ -99,8 +103,8 @@ def test_both_gradients_see_the_same_draw():
   noise = (3.0, 1.0) - weights('fedsam', loss=drawn, rho=0.0)
   assert noise[0] > 1e-3
   # The weights are near 3 and 1; their last bit depends on the order of the sums.
-  found = (3.0, 1.0) - weights('fedsam', loss=drawn, rho=9.0)
-  np.testing.assert_allclose(found, noise, atol=5e-7)
+  noise_after_move = (3.0, 1.0) - weights('fedsam', loss=drawn, rho=9.0)
+  np.testing.assert_allclose(noise_after_move, noise, atol=5e-7)
 
 
 def test_records_and_statistics_are_of_the_weights_before_the_move():
@@ -111,6 +115,6 @@ def test_records_and_statistics_are_of_the_weights_before_the_move():
 
 
 def test_weight_decay_enters_the_second_step_alone():
-  found = weights('fedsam', rho=0.5, optimizer=SGD | {'weight_decay': 0.5})
+  after = weights('fedsam', rho=0.5, optimizer=SGD | {'weight_decay': 0.5})
   # (2.67, 0.44) - 0.1 * 0.5 * (3, 1)
-  np.testing.assert_allclose(found, (2.52, 0.39), rtol=1e-6)
+  np.testing.assert_allclose(after, (2.52, 0.39), rtol=1e-6)

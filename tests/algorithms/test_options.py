@@ -1,4 +1,4 @@
-"""Options beside the algorithm, against the reference and by reduction."""
+"""Options that are not the algorithm's, against the reference and by reduction."""
 
 import jax
 import numpy as np
@@ -18,11 +18,11 @@ def test_local_optimizers_equal_the_reference(name):
   # rounding decides the sign of gradients near 0. So there are few steps at a small
   # rate. The large decay tells Adam from AdamW.
   optimizer = {'learning_rate': 0.002, 'weight_decay': 0.5} if 'adam' in name else {}
-  found = world.run('fedavg', 1, local_optimizer=name, optimizer=optimizer)
+  history = world.run('fedavg', 1, local_optimizer=name, optimizer=optimizer)
   expected = reference_run('fedavg', 1, optimizer=name, **optimizer)
-  assert_equal_to_reference('fedavg', found, expected)
-  other = reference_run('fedavg', 1, **optimizer)[0]
-  assert world.largest_difference(other.params, expected[0].params) > 1e-3
+  assert_equal_to_reference('fedavg', history, expected)
+  of_sgd = reference_run('fedavg', 1, **optimizer)[0]
+  assert world.largest_difference(of_sgd.params, expected[0].params) > 1e-3
 
 
 # Name of a server optimizer -> its learning rate and momentum.
@@ -41,24 +41,24 @@ SERVER = {
   ),
 )
 def test_server_optimizers_equal_the_reference(algorithm, name):
-  found = world.run(algorithm, 3, server_optimizer=name, **SERVER[name])
+  history = world.run(algorithm, 3, server_optimizer=name, **SERVER[name])
   # The memory of the algorithm's own server is inside the optimizer's.
-  inside = [
-    (state._replace(server=state.server._replace(memory=state.server.memory.inner)), m)
-    for state, m in found
-  ]
+  inner_history = []
+  for state, metrics in history:
+    server = state.server._replace(memory=state.server.memory.inner)
+    inner_history.append((state._replace(server=server), metrics))
   numbers = {key.replace('learning_rate', 'rate'): n for key, n in SERVER[name].items()}
   expected = reference_run(algorithm, 3, server_optimizer=name, **numbers)
-  assert_equal_to_reference(algorithm, inside, expected)
+  assert_equal_to_reference(algorithm, inner_history, expected)
 
 
 # SCAFFOLD's own paper averages uniformly.
 @pytest.mark.parametrize('algorithm', few(['fedavg'], ['scaffold']))
 def test_uniform_weights_equal_the_reference(algorithm):
   plans = world.planner(uniform_weights=True)
-  found = world.run(algorithm, 2, plans=plans)
+  history = world.run(algorithm, 2, plans=plans)
   expected = reference_run(algorithm, 2, plans=plans, client_weight='uniform')
-  assert_equal_to_reference(algorithm, found, expected)
+  assert_equal_to_reference(algorithm, history, expected)
   by_size = reference_run(algorithm, 2)[-1]
   assert world.largest_difference(by_size.params, expected[-1].params) > 1e-3
 
@@ -67,56 +67,59 @@ def test_dropped_batches_equal_the_reference():
   sizes = (16, 17, 38)
   plans = world.planner(sizes=sizes, drop_last=True)
   # Each has LOCAL_EPOCHS * floor(n / 16) batches, all full.
-  work = plans.training.batches(0, np.arange(3))
-  for (_, num_real), whole in zip(work, (1, 1, 2), strict=True):
-    assert num_real.tolist() == [16] * whole * world.LOCAL_EPOCHS
-  found = world.run('fedavg', 2, plans=plans)
+  batches = plans.training.batches(0, np.arange(3))
+  for (_, num_real), num_full in zip(batches, (1, 1, 2), strict=True):
+    assert num_real.tolist() == [16] * num_full * world.LOCAL_EPOCHS
+  history = world.run('fedavg', 2, plans=plans)
   expected = reference_run('fedavg', 2, plans=plans)
-  assert_equal_to_reference('fedavg', found, expected)
-  kept = reference_run('fedavg', 2, plans=world.planner(sizes=sizes))[-1]
-  assert world.largest_difference(kept.params, expected[-1].params) > 1e-3
+  assert_equal_to_reference('fedavg', history, expected)
+  undropped = reference_run('fedavg', 2, plans=world.planner(sizes=sizes))[-1]
+  assert world.largest_difference(undropped.params, expected[-1].params) > 1e-3
 
 
 def normalised_run(algorithm, batch_norm):
   """(engine, reference) of two rounds of the network with batch normalisation."""
   plans = world.planner(sizes=NORMALISED_SIZES)
-  run = {'model': 'mlp_bn', 'plans': plans, 'batch_norm': batch_norm}
-  found = world.run(algorithm, 3, represent_once=False, **run)
-  return found, reference_run(algorithm, 3, **run)
+  options = {'model': 'mlp_bn', 'plans': plans, 'batch_norm': batch_norm}
+  history = world.run(algorithm, 3, represent_once=False, **options)
+  return history, reference_run(algorithm, 3, **options)
 
 
 def test_averaged_statistics_equal_the_reference():
-  found, expected = normalised_run('moon', 'averaged')
-  assert_equal_to_reference('moon', found, expected)
-  for (state, _), truth in zip(found, expected, strict=True):
+  history, expected = normalised_run('moon', 'averaged')
+  assert_equal_to_reference('moon', history, expected)
+  for (state, _), truth in zip(history, expected, strict=True):
     statistics = state.server.variables['batch_stats']
     assert world.largest_difference(statistics, truth.stats) < TOLERANCE
 
 
-@pytest.mark.parametrize('algorithm', ['moon', 'decentralized_moon'])
+@pytest.mark.parametrize('algorithm', few(['decentralized_moon'], ['moon']))
 def test_local_statistics_equal_the_reference(algorithm):
-  found, expected = normalised_run(algorithm, 'local')
-  inside = [(s._replace(clients=s.clients.inner), metrics) for s, metrics in found]
-  assert_equal_to_reference(algorithm, inside, expected)
-  for (state, _), truth in zip(found, expected, strict=True):
+  history, expected = normalised_run(algorithm, 'local')
+  inner_history = [
+    (state._replace(clients=state.clients.inner), metrics) for state, metrics in history
+  ]
+  assert_equal_to_reference(algorithm, inner_history, expected)
+  for (state, _), truth in zip(history, expected, strict=True):
     assert truth.client_stats
-    for client, wanted in truth.client_stats.items():
-      mine = world.of_client(state.clients.statistics, client)
-      assert world.largest_difference(mine, wanted) < TOLERANCE
+    for client, true_statistics in truth.client_stats.items():
+      statistics = world.of_client(state.clients.statistics, client)
+      assert world.largest_difference(statistics, true_statistics) < TOLERANCE
   averaged = reference_run(
     algorithm, 3, model='mlp_bn', plans=world.planner(sizes=NORMALISED_SIZES)
   )[-1]
-  apart = world.largest_difference(averaged.client_stats, expected[-1].client_stats)
-  assert apart > 1e-3
+  statistics = averaged.client_stats, expected[-1].client_stats
+  assert world.largest_difference(*statistics) > 1e-3
 
 
 def test_local_statistics_never_leave_and_are_what_is_tested():
-  (state, _), truth = (side[-1] for side in normalised_run('moon', 'local'))
-  made = world.make('moon', 'mlp_bn', batch_norm='local')
-  assert set(made.broadcast(state.server)) == {'params'}
+  history, expected = normalised_run('moon', 'local')
+  (state, _), truth = history[-1], expected[-1]
+  algorithm = world.make('moon', 'mlp_bn', batch_norm='local')
+  assert set(algorithm.broadcast(state.server)) == {'params'}
   first = world.variables('mlp_bn')['batch_stats']
   assert world.largest_difference(state.server.variables['batch_stats'], first) == 0
-  tested = made.evaluated(state.server, state.clients)
+  tested = algorithm.evaluated(state.server, state.clients)
   images = world.data('mlp_bn')[1]
   apply = jax.jit(world.network('mlp_bn').apply)
   forward = jax.jit(reference.mlp_bn.forward, static_argnames='training')
@@ -124,6 +127,6 @@ def test_local_statistics_never_leave_and_are_what_is_tested():
     model = world.of_client(tested, client)
     logits = apply(model, images).logits
     stats = truth.client_stats.get(client, first)
-    plain = reference.Model(truth.params, stats)
-    wanted = forward(plain, images, training=False)[2]
-    np.testing.assert_allclose(logits, wanted, atol=1e-4)
+    true_model = reference.Model(truth.params, stats)
+    true_logits = forward(true_model, images, training=False)[2]
+    np.testing.assert_allclose(logits, true_logits, atol=1e-4)

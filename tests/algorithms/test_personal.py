@@ -24,8 +24,8 @@ SGD = world.OPTIMIZER
 HEAD = {('params', 'classifier', leaf) for leaf in ('kernel', 'bias')}
 
 
-def planner(algorithm=None, **more):
-  return world.planner(has_server=True, algorithm=algorithm, **more)
+def planner(algorithm=None, **options):
+  return world.planner(has_server=True, algorithm=algorithm, **options)
 
 
 def run(chosen, model='mlp', plans=None, num_rounds=NUM_ROUNDS):
@@ -37,8 +37,8 @@ def run(chosen, model='mlp', plans=None, num_rounds=NUM_ROUNDS):
   history = []
   for index in range(num_rounds):
     plan = plans.plan(index).for_device()
-    given = plan, world.scalars(chosen), world.train_split(model)
-    state, metrics = run_round(state, *given)
+    split = world.train_split(model)
+    state, metrics = run_round(state, plan, world.scalars(chosen), split)
     history.append((state, metrics))
   return jax.device_get(history)
 
@@ -49,16 +49,22 @@ def history_of(algorithm, **options):
   return run(world.make(algorithm, **options))
 
 
-def wanted(model='mlp', plans=None, **more):
+def reference_history(model='mlp', plans=None, **kind):
+  """The rounds of the reference; `kind` says which personal algorithm it is."""
   plans = plans or planner()
   _, images, labels = world.data(model)
   params = world.variables(model)['params']
   rounds = [world.batches_of(plans, index) for index in range(NUM_ROUNDS)]
   # Some client is absent in some round, and some joins late.
   assert len({tuple(cohort) for cohort in rounds}) > 1
-  given = getattr(reference, model), params, (images, labels)
   return personal.run(
-    *given, sizes=plans.training.data.sizes, rounds=rounds, sgd=SGD, **more
+    getattr(reference, model),
+    params,
+    (images, labels),
+    sizes=plans.training.data.sizes,
+    rounds=rounds,
+    sgd=SGD,
+    **kind,
   )
 
 
@@ -70,16 +76,16 @@ def models_of(chosen, state):
 
 def assert_equal(chosen, history, expected):
   for (state, _), truth in zip(history, expected, strict=True):
-    found = state.server.variables['params']
-    assert world.largest_difference(found, truth.server.params) < 1e-5
+    params = state.server.variables['params']
+    assert world.largest_difference(params, truth.server.params) < 1e-5
     models = models_of(chosen, state)
-    for client, own in truth.own.items():
-      mine = world.of_client(models, client)
-      assert world.largest_difference(mine['params'], own.params) < 1e-5
-      stats = mine.get('batch_stats', {})
-      assert not stats or world.largest_difference(stats, own.stats) < 1e-5
-  heads = [own.params for own in expected[-1].own.values()]
-  assert world.largest_difference(heads[1], heads[2]) > 1e-3
+    for client, true_model in truth.own.items():
+      model = world.of_client(models, client)
+      assert world.largest_difference(model['params'], true_model.params) < 1e-5
+      stats = model.get('batch_stats', {})
+      assert not stats or world.largest_difference(stats, true_model.stats) < 1e-5
+  true_params = [true_model.params for true_model in expected[-1].own.values()]
+  assert world.largest_difference(true_params[1], true_params[2]) > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -89,25 +95,24 @@ def assert_equal(chosen, history, expected):
 def test_fedper_equals_the_reference(layers, names):
   chosen = world.make('fedper', layers=layers)
   history = history_of('fedper', layers=layers)
-  assert_equal(chosen, history, wanted(private=names))
+  assert_equal(chosen, history, reference_history(private=names))
 
 
 def test_fedbabu_equals_the_reference():
   history = run(world.make('fedbabu'))
-  expected = wanted(fixed=['classifier'])
+  expected = reference_history(fixed=['classifier'])
   first = world.variables()['params']
   for (state, _), truth in zip(history, expected, strict=True):
-    found = state.server.variables['params']
-    assert world.largest_difference(found, truth.server.params) < 1e-5
+    params = state.server.variables['params']
+    assert world.largest_difference(params, truth.server.params) < 1e-5
     # The head stays equal to the last bit, with weight decay and momentum on.
-    assert world.largest_difference(found['classifier'], first['classifier']) == 0
+    assert world.largest_difference(params['classifier'], first['classifier']) == 0
   # If the head is trained too, FedBABU is FedAvg, whose head and body are others.
-  without = run(fedbabu.with_fixed(frozenset()))[-1][0].server.variables
+  unfixed = run(fedbabu.with_fixed(frozenset()))[-1][0].server.variables
   fedavg = history_of('fedavg')[-1][0].server.variables
-  assert world.largest_difference(without, fedavg) < 1e-6
-  moved = {name: fedavg['params'][name] for name in found}
+  assert world.largest_difference(unfixed, fedavg) < 1e-6
   for name in ('classifier', 'encoder'):
-    assert world.largest_difference(moved[name], found[name]) > 1e-4
+    assert world.largest_difference(fedavg['params'][name], params[name]) > 1e-4
 
 
 def test_fedbabu_by_hand():
@@ -116,9 +121,10 @@ def test_fedbabu_by_hand():
   chosen = fedbabu.with_fixed(frozenset({('params', 'head')}))
   optimizer = optimizers.sgd(learning_rate=0.1, momentum=0.0, weight_decay=0.1)
   params = {'body': jnp.float32(1.0), 'head': jnp.float32(0.7)}
-  kept = optimizer.init(params)
+  optimizer_state = optimizer.init(params)
   for _ in range(2):
-    updates, kept = optimizer.update(tree.subtract(params, params), kept, params)
+    zeros = tree.subtract(params, params)
+    updates, optimizer_state = optimizer.update(zeros, optimizer_state, params)
     params = chosen.after_update(tree.add(params, updates), params, None)
   assert params['head'] == jnp.float32(0.7)
   assert params['body'] == pytest.approx(0.9801)
@@ -127,8 +133,8 @@ def test_fedbabu_by_hand():
   assert sent.weighted == {'params': {'body': params['body']}}
   server = Server({'params': {'body': 0.0, 'head': 0.7}}, ())
   mean = Upload({'params': {'body': 0.75 * 1 + 0.25 * 5}})
-  found = chosen.aggregate(server, mean, None, {}).variables
-  assert found == {'params': {'body': 2.0, 'head': 0.7}}
+  variables = chosen.aggregate(server, mean, None, {}).variables
+  assert variables == {'params': {'body': 2.0, 'head': 0.7}}
 
 
 def test_fedbn_equals_the_reference():
@@ -136,7 +142,7 @@ def test_fedbn_equals_the_reference():
   # No batch of a single example, whose unbiased variance the two take differently.
   plans = planner(sizes=(2, 16, 39, 18))
   history = run(chosen, 'mlp_bn', plans)
-  assert_equal(chosen, history, wanted('mlp_bn', plans, private=['norm']))
+  assert_equal(chosen, history, reference_history('mlp_bn', plans, private=['norm']))
 
 
 @pytest.mark.parametrize('epochs', few([3], [1]))
@@ -144,10 +150,10 @@ def test_ditto_equals_the_reference(epochs):
   chosen = world.make('ditto', lam=0.7, epochs=epochs, learning_rate=0.02)
   plans = planner(chosen)
   history = run(chosen, plans=plans)
-  own = [
+  second_batches = [
     world.batches_of(plans, index, plans.second_training) for index in range(NUM_ROUNDS)
   ]
-  expected = wanted(plans=plans, ditto=(0.7, 0.02, own))
+  expected = reference_history(plans=plans, ditto=(0.7, 0.02, second_batches))
   assert_equal(chosen, history, expected)
   # The recorded loss is a mean over the examples of the personal training.
   assert all(np.isfinite(m.reports['personal_loss']).all() for _, m in history)
@@ -157,13 +163,13 @@ def test_ditto_equals_the_reference(epochs):
 def test_the_global_track_of_ditto_is_fedavg_to_the_last_bit(lam):
   plain = history_of('fedavg')
   history = run(world.make('ditto', lam=lam, epochs=2))
-  for (state, metrics), (other, others) in zip(history, plain, strict=True):
-    jax.tree.map(np.testing.assert_array_equal, state.server, other.server)
-    jax.tree.map(np.testing.assert_array_equal, metrics.sums, others.sums)
+  for (state, metrics), (fedavg, fedavg_metrics) in zip(history, plain, strict=True):
+    jax.tree.map(np.testing.assert_array_equal, state.server, fedavg.server)
+    jax.tree.map(np.testing.assert_array_equal, metrics.sums, fedavg_metrics.sums)
   # A client's personal model is not the global model.
   server = history[-1][0].server.variables
-  own = world.of_client(history[-1][0].clients, 1)
-  assert world.largest_difference(own, server) > 1e-3
+  personal_model = world.of_client(history[-1][0].clients, 1)
+  assert world.largest_difference(personal_model, server) > 1e-3
 
 
 def test_the_second_training_draws_batches_of_its_own():
@@ -190,12 +196,12 @@ def test_both_trainings_know_their_clients_data():
     total, parts = base.supervised(outputs, references, params, task, batch)
     return total * task.class_counts.sum(), parts
 
-  needs = frozenset({'class_counts'})
-  own = base.Algorithm(loss=loss, needs=needs, upload=lambda m, task: (Upload(), m))
+  facts = frozenset({'class_counts'})
+  second = base.Algorithm(loss=loss, needs=facts, upload=lambda m, task: (Upload(), m))
   chosen = base.Algorithm(
-    needs=needs,
+    needs=facts,
     init_client=lambda variables: variables,
-    second_training=base.SecondTraining(own),
+    second_training=base.SecondTraining(second),
   )
   losses = []
   for factor in (1, 2):
@@ -218,7 +224,7 @@ def test_ditto_by_hand():
         outputs = None
         with pytest.MonkeyPatch.context() as patch:
           quadratic = jnp.sum(jnp.square(params['v'] - 4.0)) / 2
-          patch.setattr(base, 'supervised', lambda *given: (quadratic, {}))
+          patch.setattr(base, 'supervised', lambda *arguments: (quadratic, {}))
           return second.loss(outputs, {}, params, task, None)[0]
 
       v = v - 0.1 * jax.grad(loss)({'v': v})['v']
@@ -233,51 +239,54 @@ def test_ditto_by_hand():
   assert at(1.0, 1.0, 2.0) == pytest.approx(1.72)
 
 
+def _stack(trees):
+  return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
 def test_private_variables_by_hand():
   # Sizes 3 and 1, bases 1 and 5, heads 10 and 20: the base becomes 2, and the heads
   # stay, the server's first one too; FedAvg would have 12.5.
-  head = frozenset({('params', 'head')})
-  chosen = private.with_private(head)
+  chosen = private.with_private(frozenset({('params', 'head')}))
   trained = [
-    {'params': {'base': jnp.float32(base), 'head': jnp.float32(own)}}
-    for base, own in ((1, 10), (5, 20))
+    {'params': {'base': jnp.float32(base), 'head': jnp.float32(head)}}
+    for base, head in ((1, 10), (5, 20))
   ]
   task = Task(None, None, (), {}, {})
-  sent, kept = zip(*(chosen.upload(one, task) for one in trained), strict=True)
-  mean = tree.weighted_sum(
-    jax.tree.map(lambda *leaves: jnp.stack(leaves), *(s.weighted for s in sent)),
-    jnp.array([0.75, 0.25]),
-  )
+  uploads = [chosen.upload(model, task) for model in trained]
+  sent = _stack([upload.weighted for upload, _ in uploads])
+  mean = tree.weighted_sum(sent, jnp.array([0.75, 0.25]))
   first = {'params': {'base': jnp.float32(0), 'head': jnp.float32(7)}}
   server = chosen.aggregate(Server(first, ()), Upload(mean), None, {})
   assert server.variables == {'params': {'base': 2.0, 'head': 7.0}}
-  clients = jax.tree.map(lambda *leaves: jnp.stack(leaves), *kept)
+  clients = _stack([memory for _, memory in uploads])
   tested = chosen.evaluated(server, clients)['params']
   assert tested['base'].tolist() == [2.0, 2.0]
   assert tested['head'].tolist() == [10.0, 20.0]
 
 
 def test_layers_are_found_by_what_they_do():
-  found = world.network('mlp_bn').layers()
-  assert found.output == HEAD
+  layers = world.network('mlp_bn').layers()
+  assert layers.output == HEAD
   names = {'params': ('scale', 'bias'), 'batch_stats': ('mean', 'var')}
-  assert found.batch_norm == {
+  assert layers.batch_norm == {
     (kind, 'norm', leaf) for kind, leaves in names.items() for leaf in leaves
   }
 
 
-@pytest.mark.parametrize('model', catalog.names('model'))
+@pytest.mark.parametrize(
+  'model', few(['dco_cnn', 'cnn_transformer', 'mobilenet_v2'], catalog.names('model'))
+)
 def test_layers_of_every_network(model):
   options = NetworkOptions(config.validate({'model': model}))
   network = make_network(options, (32, 32, 3), 10)
-  found, variables = network.layers(), flatten_dict(network.shapes)
-  assert found.paths == variables.keys()
-  last = 'fc2' if model == 'dco_cnn' else 'classifier'
-  classifier = {path for path in variables if last in path}
-  assert found.output == classifier
+  layers, variables = network.layers(), flatten_dict(network.shapes)
+  assert layers.paths == variables.keys()
+  last_layer = 'fc2' if model == 'dco_cnn' else 'classifier'
+  classifier = {path for path in variables if last_layer in path}
+  assert layers.output == classifier
   assert {path[0] for path in classifier} == {'params'}
   norms = {path[1:-1] for path in variables if path[0] == 'batch_stats'}
-  assert found.batch_norm == {path for path in variables if path[1:-1] in norms}
+  assert layers.batch_norm == {path for path in variables if path[1:-1] in norms}
 
 
 @pytest.mark.parametrize(
@@ -285,17 +294,17 @@ def test_layers_of_every_network(model):
   ['clasifier', 'clasifier,encoder', 'classifier,encoder,head_hidden,head_output'],
 )
 def test_layers_that_cannot_be_personal(layers):
-  told = 'some layers of the network, but not all; it has classifier, encoder, head_'
-  with pytest.raises(UsageError, match=f'layers={layers!r} must name {told}'):
+  problem = 'must name some layers .* but not all; it has classifier, encoder, head_'
+  with pytest.raises(UsageError, match=f'layers={layers!r} {problem}'):
     world.make('fedper', layers=layers)
 
 
 def test_networks_that_do_not_fit():
   with pytest.raises(UsageError, match='the network has none'):
     world.make('fedbn')
-  nothing = Layers(frozenset({('params', 'a', 'b')}), frozenset(), frozenset())
+  no_kinds = Layers(frozenset({('params', 'a', 'b')}), frozenset(), frozenset())
   with pytest.raises(UsageError, match='must name some layers'):
-    fedper.fedper(layers='', network_layers=nothing)
+    fedper.fedper(layers='', network_layers=no_kinds)
   with pytest.raises(UsageError, match='never trains the output layer'):
-    fedbabu.fedbabu(network_layers=nothing)
-  assert fedbn.fedbn(network_layers=nothing._replace(batch_norm=nothing.paths))
+    fedbabu.fedbabu(network_layers=no_kinds)
+  assert fedbn.fedbn(network_layers=no_kinds._replace(batch_norm=no_kinds.paths))

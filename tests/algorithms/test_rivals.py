@@ -50,14 +50,16 @@ STUDENT, TEACHER = jnp.array([[2.0, 1.0, 0.0]]), jnp.array([[1.0, 0.0, 2.0]])
 )
 def test_fedntd_by_hand(tau, total, slope):
   ntd = world.algorithm_of('fedntd', beta=1.0, tau=tau)
-  found, parts = loss_of(ntd, outputs(logits=STUDENT), {'global': TEACHER})
-  np.testing.assert_allclose(found, total, rtol=1e-6)
+  loss, parts = loss_of(ntd, outputs(logits=STUDENT), {'global': TEACHER})
+  np.testing.assert_allclose(loss, total, rtol=1e-6)
   np.testing.assert_allclose(parts['supervised_loss'], 0.4076059644, rtol=1e-6)
   # With twice the weight beta the distillation loss is the same.
-  twice = world.algorithm_of('fedntd', beta=2.0, tau=tau)
-  more, same = loss_of(twice, outputs(logits=STUDENT), {'global': TEACHER})
-  np.testing.assert_allclose(more - found, parts['distillation_loss'], rtol=1e-6)
-  assert same == parts
+  doubled = world.algorithm_of('fedntd', beta=2.0, tau=tau)
+  doubled_loss, doubled_parts = loss_of(
+    doubled, outputs(logits=STUDENT), {'global': TEACHER}
+  )
+  np.testing.assert_allclose(doubled_loss - loss, parts['distillation_loss'], rtol=1e-6)
+  assert doubled_parts == parts
 
   def term(logits):
     return not_true_distillation(logits, TEACHER, ONE, jnp.float32(tau))[0]
@@ -67,8 +69,10 @@ def test_fedntd_by_hand(tau, total, slope):
 
 def test_fedntd_is_zero_for_two_classes_and_for_an_equal_teacher():
   labels, tau = jnp.array([0, 1]), jnp.float32(2)
-  two = jnp.array([[3.0, -1.0], [0.5, 900.0]]), jnp.array([[0.0, 4.0], [-700.0, 2.0]])
-  np.testing.assert_array_equal(not_true_distillation(*two, labels, tau), 0)
+  student = jnp.array([[3.0, -1.0], [0.5, 900.0]])
+  teacher = jnp.array([[0.0, 4.0], [-700.0, 2.0]])
+  terms = not_true_distillation(student, teacher, labels, tau)
+  np.testing.assert_array_equal(terms, 0)
   slope = jax.grad(lambda z: not_true_distillation(z, STUDENT, ONE, tau)[0])(STUDENT)
   np.testing.assert_allclose(slope, 0, atol=1e-7)
 
@@ -94,8 +98,7 @@ def test_feddecorr_by_hand(scale, expected):
   np.testing.assert_allclose(correlation(padded, mask, scale), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize('scale', ['equation', 'code'])
-@pytest.mark.parametrize('count', [0.0, 1.0])
+@pytest.mark.parametrize(('scale', 'count'), [('equation', 0.0), ('code', 1.0)])
 def test_feddecorr_of_one_example_is_0_with_gradient_0(scale, count):
   mask = jnp.array([count, 0.0])
   value, slope = jax.value_and_grad(correlation)(FOUR[1:3], mask, scale)
@@ -104,8 +107,8 @@ def test_feddecorr_of_one_example_is_0_with_gradient_0(scale, count):
 
 
 def test_feddecorr_takes_dimensions_that_do_not_vary():
-  still = jnp.concatenate([FOUR, jnp.full((4, 1), 7.0)], axis=1)
-  value, slope = jax.value_and_grad(correlation)(still, jnp.ones(4), 'code')
+  with_constant = jnp.concatenate([FOUR, jnp.full((4, 1), 7.0)], axis=1)
+  value, slope = jax.value_and_grad(correlation)(with_constant, jnp.ones(4), 'code')
   # One of three pairs correlates fully: the mean is 1/3.
   np.testing.assert_allclose(value, 1 / 3, rtol=1e-5)
   assert np.isfinite(slope).all()
@@ -127,14 +130,14 @@ def test_the_l2_term_by_hand(squared, value, slope):
     return loss_of(l2, outputs(z), references, labels, mask)[0]
 
   ours, theirs = jnp.array([[3.0, 4.0]]), [[0.0, 0.0]]
-  found, gradient = jax.value_and_grad(total)(ours, theirs)
-  np.testing.assert_allclose(found, np.log(2) + 2 * value, rtol=1e-6)
+  loss, gradient = jax.value_and_grad(total)(ours, theirs)
+  np.testing.assert_allclose(loss, np.log(2) + 2 * value, rtol=1e-6)
   np.testing.assert_allclose(gradient, 2 * np.array([slope]), rtol=1e-6)
   # In the first step of a round both models are equal: 0 / 0 must not give a NaN.
   assert jax.grad(total)(ours, ours).tolist() == [[0.0, 0.0]]
   # The term is a mean over the real examples.
-  pair = jnp.array([[3.0, 4.0], [100.0, 0.0]]), [[0.0, 0.0]] * 2
-  np.testing.assert_allclose(total(*pair, [1, 0]), found, rtol=1e-6)
+  with_filler = total(jnp.array([[3.0, 4.0], [100.0, 0.0]]), theirs * 2, mask=[1, 0])
+  np.testing.assert_allclose(with_filler, loss, rtol=1e-6)
 
 
 # --- FedLC ----------------------------------------------------------------------------
@@ -147,12 +150,17 @@ def lc_losses(logits, counts, **options):
   counts = jnp.float32(counts)
 
   def loss(logits, label):
-    given = outputs(logits=logits[None]), None, jnp.array([label])
-    return loss_of(lc, *given, class_counts=counts)[0]
+    total, _ = loss_of(
+      lc,
+      outputs(logits=logits[None]),
+      labels=jnp.array([label]),
+      class_counts=counts,
+    )
+    return total
 
   logits = jnp.float32(logits)
-  each = [float(loss(logits, label)) for label in (0, 1)]
-  return each, jax.grad(loss)(logits, 0)
+  losses = [float(loss(logits, label)) for label in (0, 1)]
+  return losses, jax.grad(loss)(logits, 0)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +176,8 @@ def lc_losses(logits, counts, **options):
   ],
 )
 def test_fedlc_by_hand(counts, options, expected):
-  found, slope = lc_losses(np.zeros(len(counts)), counts, **options)
-  np.testing.assert_allclose(found, expected, rtol=1e-6)
+  losses, slope = lc_losses(np.zeros(len(counts)), counts, **options)
+  np.testing.assert_allclose(losses, expected, rtol=1e-6)
   assert np.isfinite(slope).all()
   if counts[-1] == 0 and not options:
     assert slope[2] == 0
@@ -178,11 +186,11 @@ def test_fedlc_by_hand(counts, options, expected):
 def test_fedlc_of_a_client_with_one_class():
   # There are no classes to tell apart. In the paper's form the loss falls without end,
   # with slope -1.
-  (own, _), slope = lc_losses([2.0, -1.0], (16, 0))
-  assert own == 0
+  (loss, _), slope = lc_losses([2.0, -1.0], (16, 0))
+  assert loss == 0
   assert slope.tolist() == [0, 0]
-  (own, _), slope = lc_losses([2.0, -1.0], (16, 0), true_class=False)
-  assert own == -(2.0 - 0.5)
+  (loss, _), slope = lc_losses([2.0, -1.0], (16, 0), true_class=False)
+  assert loss == -(2.0 - 0.5)
   assert slope.tolist() == [-1, 0]
 
 
@@ -205,10 +213,10 @@ def test_fedrs_by_hand(graded, expected, slope):
     total, parts = loss_of(rs, outputs(logits=logits), class_counts=counts)
     return total, parts
 
-  both = jax.value_and_grad(loss, has_aux=True)
-  (found, parts), gradient = both(jnp.array([[2.0, 1.0, -1.0]]))
-  np.testing.assert_allclose(found, expected, rtol=1e-6)
-  assert parts == {'supervised_loss': found}
+  differentiate = jax.value_and_grad(loss, has_aux=True)
+  (total, parts), gradient = differentiate(jnp.array([[2.0, 1.0, -1.0]]))
+  np.testing.assert_allclose(total, expected, rtol=1e-6)
+  assert parts == {'supervised_loss': total}
   np.testing.assert_allclose(gradient, [slope], rtol=1e-5)
 
 
@@ -228,7 +236,7 @@ def dynamic_rounds(cohorts, sizes=(1, 1), **options):
   numbers = {'alpha': jnp.float32(1)}
   server = Server(weight(0), dyn.init_server(weight(0)))
   memories = [dyn.init_client(weight(0)) for _ in BOWLS]
-  found = []
+  history = []
   for cohort in cohorts:
     received, ends = dyn.broadcast(server), []
     for client in cohort:
@@ -236,8 +244,10 @@ def dynamic_rounds(cohorts, sizes=(1, 1), **options):
       task = Task(received, memories[client], (), numbers, {}, relative_size=relative)
 
       def slope(y, task=task):
-        given = outputs(), None, {'w': y}, task, batch(ONE)
-        return jax.grad(lambda y: dyn.loss(*given[:2], {'w': y}, *given[3:])[0])(y)
+        def loss(y):
+          return dyn.loss(outputs(), None, {'w': y}, task, batch(ONE))[0]
+
+        return jax.grad(loss)(y)
 
       # The slope of a parabola is a line, given by its value at 0 and its rise.
       curvature, minimum = BOWLS[client]
@@ -248,9 +258,9 @@ def dynamic_rounds(cohorts, sizes=(1, 1), **options):
     mean = Upload(uniform=weight(sum(ends) / len(ends)))
     participation = jnp.float32(len(cohort) / len(BOWLS))
     server = dyn.aggregate(server, mean, participation, numbers)
-    numbers_of = server.variables['params']['w'], server.memory.h['w']
-    found.append([float(number) for number in (*numbers_of, *ends)])
-  return dyn, server, found
+    w, h = server.variables['params']['w'], server.memory.h['w']
+    history.append([float(number) for number in (w, h, *ends)])
+  return dyn, server, history
 
 
 @pytest.mark.parametrize(
@@ -272,9 +282,9 @@ def dynamic_rounds(cohorts, sizes=(1, 1), **options):
   ],
 )
 def test_feddyn_of_two_parabolas(cohorts, options, expected):
-  _, _, found = dynamic_rounds(cohorts, **options)
-  for mine, wanted in zip(found, expected, strict=True):
-    np.testing.assert_allclose(mine, wanted, rtol=1e-5, atol=1e-6)
+  _, _, history = dynamic_rounds(cohorts, **options)
+  for numbers, true_numbers in zip(history, expected, strict=True):
+    np.testing.assert_allclose(numbers, true_numbers, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(('evaluate', 'tested'), [('server', 3.0), ('mean', 1.5)])
@@ -321,35 +331,32 @@ def nova_round(rho, eta_mu, tau_eff='norm'):
   ],
 )
 def test_fednova_by_hand(rho, eta_mu, tau_eff, end, norms):
-  found, lengths = nova_round(rho, eta_mu, tau_eff)
-  np.testing.assert_allclose(found, end, rtol=1e-5)
+  w, lengths = nova_round(rho, eta_mu, tau_eff)
+  np.testing.assert_allclose(w, end, rtol=1e-5)
   np.testing.assert_allclose(lengths, norms, rtol=1e-6)
 
 
 def test_fednova_of_clients_with_equal_steps_is_fedavg_and_fedprox():
-  equal = world.planner(cohort_size=3, sizes=(18, 20, 29, 25))
-  still = {'optimizer': {'momentum': 0.0}}
-  for pair in (
-    (('fednova', {'mu': 0.0}), ('fedavg', {})),
-    (('fednova', {'mu': 0.4} | still), ('fedprox', {'mu': 0.4} | still)),
-  ):
-    ends = (
-      world.run(name, 2, plans=equal, **options)[-1][0].server.variables
-      for name, options in pair
-    )
-    assert world.largest_difference(*ends) < 1e-6
+  equal_steps = world.planner(cohort_size=3, sizes=(18, 20, 29, 25))
+  no_momentum = {'momentum': 0.0}
+
+  def model_of(name, plans=None, **options):
+    return world.run(name, 2, plans=plans, **options)[-1][0].server.variables
+
+  nova = model_of('fednova', equal_steps, mu=0.0)
+  assert world.largest_difference(nova, model_of('fedavg', equal_steps)) < 1e-6
+  nova = model_of('fednova', equal_steps, mu=0.4, optimizer=no_momentum)
+  prox = model_of('fedprox', equal_steps, mu=0.4, optimizer=no_momentum)
+  assert world.largest_difference(nova, prox) < 1e-6
   # With unequal numbers of steps FedNova and FedAvg differ.
-  pair = (
-    world.run(name, 2, **options)[-1][0].server.variables
-    for name, options in (('fednova', {'mu': 0.0}), ('fedavg', {}))
-  )
-  assert world.largest_difference(*pair) > 1e-3
+  nova = model_of('fednova', mu=0.0)
+  assert world.largest_difference(nova, model_of('fedavg')) > 1e-3
 
 
 # --- FedExP ---------------------------------------------------------------------------
 
 
-def exp_step(ways, shares, start=0.0, **options):
+def exp_step(updates, shares, start=0.0, **options):
   """The server's variables and memory after a round with these client updates."""
   options = {'eps': 1e-30} | options
   algorithm = world.algorithm_of('fedexp', **options)
@@ -358,10 +365,12 @@ def exp_step(ways, shares, start=0.0, **options):
   def model(params, mean):
     return {'params': {'w': params}, 'batch_stats': {'mean': jnp.float32(mean)}}
 
-  first = model(jnp.full(len(ways[0]), start), 0)
+  first = model(jnp.full(len(updates[0]), start), 0)
   server = Server(first, algorithm.init_server(first))
   task = Task(algorithm.broadcast(server), (), (), numbers, {})
-  ends = [model(start + jnp.float32(way), 10 * i) for i, way in enumerate(ways)]
+  ends = [
+    model(start + jnp.float32(update), 10 * i) for i, update in enumerate(updates)
+  ]
   sent = [algorithm.upload(end, task)[0].weighted for end in ends]
   shares = jnp.float32(shares)
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *sent)
@@ -370,7 +379,7 @@ def exp_step(ways, shares, start=0.0, **options):
 
 
 @pytest.mark.parametrize(
-  ('ways', 'shares', 'eps', 'eta'),
+  ('updates', 'shares', 'eps', 'eta'),
   [
     ([(3, 1), (3, -1)], (0.5, 0.5), 1e-30, 1.0),  # 20 / (4 * 9) = 0.5556
     ([(3, 0), (0, 4)], (0.5, 0.5), 1e-30, 1.0),
@@ -378,19 +387,19 @@ def exp_step(ways, shares, start=0.0, **options):
     (4 * np.eye(4), [0.25] * 4, 1e-30, 2.0),
     (4 * np.eye(4), [0.25] * 4, 1.0, 1.6),
     (4 * np.eye(4), [0.25] * 4, 1e30, 1.0),
-    # p (9, 16) = 10.75; ||(9/4, 1)||^2 = 6.0625: 0.8866, and opposed ways 1.0750.
+    # p (9, 16) = 10.75; ||(9/4, 1)||^2 = 6.0625: 0.8866, and opposed updates 1.0750.
     ([(3, 0), (-4, 0)], (0.75, 0.25), 1e-30, 10.75 / (2 * 1.25**2)),
   ],
 )
-def test_fedexp_by_hand(ways, shares, eps, eta):
-  _, server = exp_step(np.float32(ways), shares, start=5.0, eps=eps)
+def test_fedexp_by_hand(updates, shares, eps, eta):
+  _, server = exp_step(np.float32(updates), shares, start=5.0, eps=eps)
   np.testing.assert_allclose(server.memory.eta_g, eta, rtol=1e-6)
-  mean = np.tensordot(np.float32(shares), np.float32(ways), 1)
-  found = server.variables['params']['w']
-  np.testing.assert_allclose(found, 5 + eta * mean, rtol=1e-5)
+  mean = np.tensordot(np.float32(shares), np.float32(updates), 1)
+  w = server.variables['params']['w']
+  np.testing.assert_allclose(w, 5 + eta * mean, rtol=1e-5)
   # Running statistics 0, 10, ... are averaged with weights p.
-  wanted = 10 * np.dot(shares, np.arange(len(shares)))
-  np.testing.assert_allclose(server.variables['batch_stats']['mean'], wanted)
+  mean_statistics = 10 * np.dot(shares, np.arange(len(shares)))
+  np.testing.assert_allclose(server.variables['batch_stats']['mean'], mean_statistics)
 
 
 def test_the_guard_of_fedexp_decays():
@@ -413,8 +422,8 @@ def test_the_guard_of_fedexp_decays():
 def test_the_model_of_fedexp_that_is_tested(evaluate, tested):
   # The two weights start from 5; the update is 2 and 0, and eta is 1.
   algorithm, server = exp_step([(2, 0)], [1.0], start=5.0, evaluate=evaluate)
-  (found,) = algorithm.evaluated(server, ())['params']['w']
-  assert found.tolist() == tested
+  (w,) = algorithm.evaluated(server, ())['params']['w']
+  assert w.tolist() == tested
   state = experiment.first_state(algorithm, server.variables, 2)
   leaves = jax.tree.leaves(state)
   # A round donates its state, so no buffer may be in the state twice.

@@ -177,7 +177,10 @@ def test_a_byzantine_upload_moves_the_mean_and_no_robust_rule(name, value):
 IN_A_ROUND = [('median', 6, 3), ('trimmed_mean', 2, 1), ('krum', 6, 3)]
 
 
-@pytest.mark.parametrize(('name', 'num_lanes', 'num_devices'), IN_A_ROUND)
+@pytest.mark.parametrize(
+  ('name', 'num_lanes', 'num_devices'),
+  few([('trimmed_mean', 2, 1), ('krum', 6, 3)], IN_A_ROUND),
+)
 def test_a_round_equals_the_reference(name, num_lanes, num_devices):
   plans = world.planner(num_lanes, num_devices=num_devices)
   history = world.run(name, 3, plans=plans)

@@ -46,8 +46,9 @@ def after_each_round(name, numbers, start, means):
 )
 def test_paths_by_hand(name, numbers, start, means, expected):
   start, *means = ({'params': jnp.float32(value)} for value in (start, *means))
-  found = after_each_round(name, numbers, start, means)
-  np.testing.assert_allclose([m['params'] for m in found], expected, rtol=2e-6)
+  models = after_each_round(name, numbers, start, means)
+  params = [model['params'] for model in models]
+  np.testing.assert_allclose(params, expected, rtol=2e-6)
 
 
 def test_running_statistics_are_averaged_plainly():

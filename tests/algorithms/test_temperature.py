@@ -1,5 +1,7 @@
 """Annealing of the temperature against numbers worked by hand and frequencies."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -103,10 +105,9 @@ def test_a_higher_loss_cools_as_often_as_metropolis_says(t, rise):
   assert abs(share - expected) < 5 * spread  # at most 0.018
 
 
-@pytest.mark.parametrize('g', [0.0, HUGE, jnp.inf, jnp.nan])
-@pytest.mark.parametrize('g_prev', [0.0, HUGE, jnp.inf, jnp.nan])
 @pytest.mark.parametrize('loss', [-HUGE, HUGE, jnp.inf, jnp.nan])
-def test_huge_and_missing_numbers_leave_a_temperature(g, g_prev, loss):
-  state = trained(grad_norm=g_prev)
-  new = step(state, jax.random.key(1), grad_norm=g, loss=loss)
-  assert FLOOR <= new.temperature <= 1
+def test_huge_and_missing_numbers_leave_a_temperature(loss):
+  for g, g_prev in itertools.product([0.0, HUGE, jnp.inf, jnp.nan], repeat=2):
+    state = trained(grad_norm=g_prev)
+    new = step(state, jax.random.key(1), grad_norm=g, loss=loss)
+    assert FLOOR <= new.temperature <= 1, (g, g_prev)

@@ -22,7 +22,7 @@ class Sent(NamedTuple):
   rounds: jax.Array
 
 
-class Kept(NamedTuple):
+class ProbeMemory(NamedTuple):
   """The memory of a client of the probe."""
 
   last: PyTree
@@ -40,7 +40,7 @@ def probe(heard):
       assert isinstance(received, Sent)
       assert set(received.model) == {'params', 'batch_stats'}
     if memory is not None:
-      assert isinstance(memory, Kept)
+      assert isinstance(memory, ProbeMemory)
 
   def of_task(task):
     check(task.received, task.memory)
@@ -50,10 +50,10 @@ def probe(heard):
   def zeros(leaves):
     return jax.tree.map(jnp.zeros_like, leaves)
 
-  def scalars(given, memory):
+  def scalars(hyperparameters, memory):
     assert memory.shape == ()
-    assert set(given) == {'pull'}
-    return {'pull': given['pull'], 'rounds': memory}
+    assert set(hyperparameters) == {'pull'}
+    return {'pull': hyperparameters['pull'], 'rounds': memory}
 
   def frozen(received, memory):
     check(received, memory)
@@ -69,11 +69,11 @@ def probe(heard):
 
   def loss(outputs, references, params, task, batch):
     total, parts = base.supervised(outputs, references, params, of_task(task), batch)
-    apart = jnp.mean(jnp.square(references['global'] - references['last']))
-    return total + 0.0 * apart, parts
+    distance = jnp.mean(jnp.square(references['global'] - references['last']))
+    return total + 0.0 * distance, parts
 
   def upload(trained, task):
-    return Upload(trained), Kept(trained, of_task(task).memory.times + 1.0)
+    return Upload(trained), ProbeMemory(trained, of_task(task).memory.times + 1.0)
 
   def aggregate(server, mean, participation, scalars):
     assert np.shape(participation) == ()
@@ -87,10 +87,10 @@ def probe(heard):
     assert server.memory.shape == ()
     return tree.repeat(server.variables, 1)
 
-  whole = base.Algorithm(
+  algorithm = base.Algorithm(
     hyperparameters={'pull': 0.5},
     init_server=lambda variables: jnp.zeros(()),
-    init_client=lambda variables: Kept(variables, jnp.zeros(())),
+    init_client=lambda variables: ProbeMemory(variables, jnp.zeros(())),
     scalars=scalars,
     broadcast=lambda server: Sent(server.variables, server.memory),
     download=download,
@@ -114,8 +114,12 @@ def probe(heard):
 
     return called
 
-  functions = {k: v for k, v in whole._asdict().items() if callable(v)}
-  return whole._replace(**{k: recorded(k, v) for k, v in functions.items()})
+  recording = {
+    name: recorded(name, field)
+    for name, field in algorithm._asdict().items()
+    if callable(field)
+  }
+  return algorithm._replace(**recording)
 
 
 def with_sgd(inner):
@@ -132,7 +136,7 @@ WRAPPED = {
 FUNCTIONS = {
   name
   for name, value in base.Algorithm()._asdict().items()
-  if callable(value) or name in ('share', 'mixed', 'perturb', 'move', 'bypass')
+  if callable(value) or name in ('share', 'mixed', 'perturb')
 }
 # The probe has a server and no neighbours.
 NEIGHBOURS = {'share', 'mixed'}
@@ -176,21 +180,25 @@ def test_models_are_found_in_what_is_sent(name):
   def numbers(sent):
     return [float(leaf) for leaf in jax.tree.leaves(sent)]
 
-  def twice(model):
+  def double(model):
     return {'params': 2 * model['params']}
 
-  after = tree.map_models(twice, received)
+  after = tree.map_models(double, received)
   assert jax.tree.structure(after) == jax.tree.structure(received)
   assert numbers(after) == [2 * x if x == 3 else x for x in numbers(received)]
   assert (3.0 in numbers(received)) == (name != 'solo')
   memory = chosen.init_client(model)
-  given = dict(chosen.hyperparameters), world.OPTIMIZER
-  begun = chosen.begin(received, memory)
-  task = base.Task(received, memory, begun, *jax.tree.map(jnp.float32, given))
-  step = jnp.float32(0), model['params'], jax.random.key(0)
-  task = task._replace(local=chosen.after_step(task, *step))
+  task = base.Task(
+    received=received,
+    memory=memory,
+    local=chosen.begin(received, memory),
+    scalars=jax.tree.map(jnp.float32, dict(chosen.hyperparameters)),
+    optimizer=jax.tree.map(jnp.float32, world.OPTIMIZER),
+  )
+  local = chosen.after_step(task, jnp.float32(0), model['params'], jax.random.key(0))
+  task = task._replace(local=local)
   sent, _ = chosen.upload(model, task)
-  doubled = tree.map_models(twice, sent)
+  doubled = tree.map_models(double, sent)
   before = numbers(sent.weighted)
   assert numbers(doubled.weighted) == [2 * x if x == 3 else x for x in before]
   assert numbers(doubled.uniform) == numbers(sent.uniform)

@@ -52,23 +52,23 @@ def in_turn(x, kernel, bias, padding):
   return nn.relu(pooling.max_pool(y) + bias.reshape(-1, 1, 1, 1))
 
 
-def with_gradients(function, padding, *given):
+def with_gradients(function, padding, x, kernel, bias):
   """The function's value, and its gradients along a fixed direction."""
-  y, pull = jax.vjp(lambda *a: function(*a, padding), *given)
+  y, pull = jax.vjp(lambda *a: function(*a, padding), x, kernel, bias)
   direction = np.random.default_rng(1).normal(size=y.shape)
   return (y, *pull(direction.astype(y.dtype)))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def both(functions, padding, *given):
+def values_and_gradients(functions, padding, x, kernel, bias):
   """The values and gradients of two functions, compiled as one program."""
-  return [with_gradients(function, padding, *given) for function in functions]
+  return [with_gradients(function, padding, x, kernel, bias) for function in functions]
 
 
-def relative(found, expected):
+def relative_difference(actual, expected):
   """The largest difference, relative to the largest number."""
-  found, expected = (np.asarray(a, np.float64) for a in (found, expected))
-  return np.abs(found - expected).max() / np.abs(expected).max()
+  actual, expected = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+  return np.abs(actual - expected).max() / np.abs(expected).max()
 
 
 @pytest.mark.parametrize(
@@ -84,37 +84,46 @@ def relative(found, expected):
   ],
 )
 def test_values_and_gradients(shape, padding, fused):
-  found, expected = both((fused, in_turn), padding, *arrays(*shape))
-  assert 0.2 < float(jnp.mean(found[0] > 0)) < 0.98  # ReLU cuts off some
-  for one, other in zip(found, expected, strict=True):
-    assert relative(one, other) < 2e-6
+  x, kernel, bias = arrays(*shape)
+  actual, expected = values_and_gradients((fused, in_turn), padding, x, kernel, bias)
+  assert 0.2 < float(jnp.mean(actual[0] > 0)) < 0.98  # ReLU cuts off some
+  for array, true_array in zip(actual, expected, strict=True):
+    assert relative_difference(array, true_array) < 2e-6
 
 
 def test_lanes_of_their_own_weights_and_with_common_images(fused):
   x, kernel, bias = arrays(2, 8, 4, 3, 5)
-  lanes = (np.stack([x, -x]), np.stack([kernel, 2 * kernel]), np.stack([bias, bias]))
-
-  for axes, given in ((0, lanes), ((None, 0, 0), (x, *lanes[1:]))):
-    batched = jax.vmap(functools.partial(both, (fused, in_turn), NONE), axes)
-    for one, other in zip(*batched(*given), strict=True):
-      assert relative(one, other) < 2e-6
+  of_lanes = functools.partial(values_and_gradients, (fused, in_turn), NONE)
+  images = np.stack([x, -x])
+  kernels, biases = np.stack([kernel, 2 * kernel]), np.stack([bias, bias])
+  own_images = jax.vmap(of_lanes)(images, kernels, biases)
+  common_images = jax.vmap(of_lanes, (None, 0, 0))(x, kernels, biases)
+  for actual, expected in (own_images, common_images):
+    for array, true_array in zip(actual, expected, strict=True):
+      assert relative_difference(array, true_array) < 2e-6
 
 
 def test_what_is_no_number_reaches_the_squares_whose_windows_have_it(fused):
   x, kernel, bias = arrays(2, 8, 4, 3, 5)
   x[0, 4, 3, 1] = np.nan
-  ((found, *_), (expected, *_)) = both((fused, in_turn), NONE, x, kernel, bias)
+
+  def values():
+    results = values_and_gradients((fused, in_turn), NONE, x, kernel, bias)
+    return [value for value, *_ in results]
+
+  actual, expected = values()
   assert 0 < np.isnan(expected).mean() < 0.25
-  np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
-  assert relative(np.nan_to_num(found), np.nan_to_num(expected)) < 2e-6
+  np.testing.assert_array_equal(np.isnan(actual), np.isnan(expected))
+  difference = relative_difference(np.nan_to_num(actual), np.nan_to_num(expected))
+  assert difference < 2e-6
   kernel[0] = np.nan
-  assert np.isnan(both((fused, in_turn), NONE, x, kernel, bias)[0][0]).all()
+  assert np.isnan(values()[0]).all()
 
 
 def test_images_are_not_cut_off(fused):
-  given = arrays(2, 8, 4, 3, 5)
+  x, kernel, bias = arrays(2, 8, 4, 3, 5)
   with pytest.raises(ValueError, match='must not be negative'):
-    fused(*given, ((0, -2), (0, 0)))
+    fused(x, kernel, bias, ((0, -2), (0, 0)))
 
 
 @pytest.mark.slow
@@ -127,31 +136,33 @@ def test_a_cpu_without_avx_512_computes_the_same(tmp_path):
   words = ['-m', 'pytest', '-q', '-n0', '-k', chosen, __file__, str(MODELS)]
   environment = os.environ | {'CXX': str(compiler)}
   words = [sys.executable, *words]
-  done = subprocess.run(words, env=environment, capture_output=True, text=True)
-  assert done.returncode == 0, done.stdout
+  tests = subprocess.run(words, env=environment, capture_output=True, text=True)
+  assert tests.returncode == 0, tests.stdout
 
 
-@pytest.mark.parametrize('which', [(0, 1, 2), (0,), (1,)])
-def test_bfloat16_and_mixed_types_are_computed_in_float32(which, fused):
-  given = arrays(2, 8, 4, 3, 5)
-  given = [a.astype(jnp.bfloat16) if i in which else a for i, a in enumerate(given)]
-  found = FORMS['fused'].pooled(*given, NONE)
-  wide = [a.astype(jnp.float32) for a in given]
-  expected = fused(*wide, NONE).astype(given[0].dtype)
-  assert found.dtype == expected.dtype
-  np.testing.assert_array_equal(found, expected)
+@pytest.mark.parametrize('narrow', [(0, 1, 2), (0,), (1,)])
+def test_bfloat16_and_mixed_types_are_computed_in_float32(narrow, fused):
+  inputs = arrays(2, 8, 4, 3, 5)
+  for index in narrow:
+    inputs[index] = inputs[index].astype(jnp.bfloat16)
+  actual = FORMS['fused'].pooled(*inputs, NONE)
+  wide_inputs = [array.astype(jnp.float32) for array in inputs]
+  expected = fused(*wide_inputs, NONE).astype(inputs[0].dtype)
+  assert actual.dtype == expected.dtype
+  np.testing.assert_array_equal(actual, expected)
 
-  def total(layer, *given):
-    return layer(*given, NONE).astype(jnp.float32).sum()
+  def total(layer, x, kernel, bias):
+    return layer(x, kernel, bias, NONE).astype(jnp.float32).sum()
 
-  gradients = jax.grad(total, (1, 2, 3))
-  both = gradients(FORMS['fused'].pooled, *given), gradients(fused, *wide)
-  for array, found, exact in zip(given, *both, strict=True):
-    assert found.dtype == array.dtype
-    np.testing.assert_allclose(found.astype(jnp.float32), exact, rtol=2**-8)
+  differentiate = jax.grad(total, (1, 2, 3))
+  gradients = differentiate(FORMS['fused'].pooled, *inputs)
+  exact_gradients = differentiate(fused, *wide_inputs)
+  for array, gradient, exact in zip(inputs, gradients, exact_gradients, strict=True):
+    assert gradient.dtype == array.dtype
+    np.testing.assert_allclose(gradient.astype(jnp.float32), exact, rtol=2**-8)
 
 
-def made(backend):
+def moon_cnn(backend):
   """The MOON CNN with `fused`, for a kind of device."""
   changes = {'model': 'moon_cnn', 'execution.convolution': 'fused'}
   config = config_lib.changed(config_lib.defaults(), changes)
@@ -161,7 +172,7 @@ def made(backend):
 @pytest.mark.usefixtures('fused')
 def test_training_on_cpus_has_the_kernels_and_predictions_do_without():
   for backend in ('cpu', None):
-    network = made(backend)
+    network = moon_cnn(backend)
     images = jnp.zeros((2, 28, 28, 1))
     program = str(jax.make_jaxpr(network.apply)(network.shapes, images))
     assert ('ffi_call' in program) == (backend == 'cpu')
@@ -169,11 +180,11 @@ def test_training_on_cpus_has_the_kernels_and_predictions_do_without():
 
 def test_a_gpu_has_none_of_them():
   with pytest.raises(UsageError, match="convolution='fused': its kernels are for CPUs"):
-    made('gpu')
+    moon_cnn('gpu')
 
 
 @pytest.mark.parametrize(
-  ('compiler', 'says'),
+  ('compiler', 'problem'),
   [
     ('/is/not/there', '/is/not/there cannot be used: No such file'),
     ('env false', 'env false cannot be used: .*returned non-zero exit status'),
@@ -183,13 +194,13 @@ def test_a_gpu_has_none_of_them():
     ('true', 'true cannot be used: .*cannot open shared object'),
   ],
 )
-def test_without_a_compiler_it_is_refused(monkeypatch, tmp_path, compiler, says):
+def test_without_a_compiler_it_is_refused(monkeypatch, tmp_path, compiler, problem):
   monkeypatch.setenv('CXX', compiler)
   monkeypatch.setattr(fused_cpu, '_SECONDS', 0.2 if 'sleep' in compiler else 60)
-  monkeypatch.setattr(fused_cpu, '_kept_in', tmp_path)
+  monkeypatch.setattr(fused_cpu, '_cache_folder', tmp_path)
   monkeypatch.setattr(fused_cpu, 'fault', fused_cpu.fault.__wrapped__)
-  with pytest.raises(UsageError, match=says):
-    made('cpu')
+  with pytest.raises(UsageError, match=problem):
+    moon_cnn('cpu')
   assert not list(tmp_path.rglob('*.so'))
 
 
@@ -199,7 +210,7 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
 ):
   new, folder = tmp_path / 'new.so', tmp_path / 'kept'
   folder.mkdir()
-  monkeypatch.setattr(fused_cpu, '_kept_in', None)
+  monkeypatch.setattr(fused_cpu, '_cache_folder', None)
   compiler, log = tmp_path / 'compiler', tmp_path / 'log'
 
   def is_built_anew(also=''):
@@ -213,8 +224,8 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
 
   fused_cpu.keep_in(folder)
   assert [is_built_anew() for _ in range(2)] == [True, False]
-  (kept,) = (folder / 'kernels').iterdir()
-  assert kept.read_bytes() == new.read_bytes()
+  (library,) = (folder / 'kernels').iterdir()
+  assert library.read_bytes() == new.read_bytes()
   # Another compiler version or processor, in the macros, compiles anew.
   assert [is_built_anew('-DOTHER') for _ in range(2)] == [True, False]
   source = tmp_path / 'source.cc'
@@ -223,7 +234,7 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
   assert is_built_anew()
   monkeypatch.setattr(fused_cpu.jaxlib, '__version__', '0')
   assert is_built_anew()
-  assert len(list(kept.parent.iterdir())) == 4
+  assert len(list(library.parent.iterdir())) == 4
   # A library that others may have written is not run.
   folder.chmod(0o770)
   assert is_built_anew()
@@ -233,8 +244,9 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
 @pytest.mark.usefixtures('quick_runs')
 def test_a_run_says_that_its_network_is_slower(monkeypatch, tmp_path, capsys):
   monkeypatch.setattr(fused_cpu, 'fault', functools.cache(lambda: 'there is none'))
-  for told, ask in ((False, str), (True, fused_cpu.fault)):  # as a network does
-    ask()
-    assert launch([*FEDAVG, f'--workdir={tmp_path / str(told)}']) == ExitCode.DONE
+  for is_needed in (False, True):
+    if is_needed:
+      fused_cpu.fault()  # as a network calls it
+    assert launch([*FEDAVG, f'--workdir={tmp_path / str(is_needed)}']) == ExitCode.DONE
     out = capsys.readouterr().out
-    assert ('in a slower form: there is none\n' in out) == told
+    assert ('in a slower form: there is none\n' in out) == is_needed

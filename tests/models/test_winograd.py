@@ -15,9 +15,9 @@ SAME3, NONE = ((1, 1), (1, 1)), ((0, 0), (0, 0))
 
 
 def library(x, kernel, padding):
-  dimensions = ('NHWC', 'HWIO', 'NHWC')
-  given = x, kernel, (1, 1), padding
-  return jax.lax.conv_general_dilated(*given, dimension_numbers=dimensions)
+  return jax.lax.conv_general_dilated(
+    x, kernel, (1, 1), padding, dimension_numbers=('NHWC', 'HWIO', 'NHWC')
+  )
 
 
 @pytest.mark.parametrize(
@@ -32,24 +32,23 @@ def library(x, kernel, padding):
 def test_values_and_gradients_are_the_librarys(images, size, tile, padding):
   mine = functools.partial(winograd.convolve, tile=tile, padding=padding)
   theirs = functools.partial(library, padding=padding)
-  given = normal(*images, 3), normal(size, size, 3, 5, seed=1)
-  assert_same_values_and_gradients(mine, theirs, *given)
+  x, kernel = normal(*images, 3), normal(size, size, 3, 5, seed=1)
+  assert_same_values_and_gradients(mine, theirs, x, kernel)
 
 
 def test_each_lane_gets_the_gradients_of_its_own_weights():
   x = normal(2, 4, 9, 9, 3).astype(np.float32)
   kernel = normal(2, 3, 3, 3, 5, seed=1).astype(np.float32)
 
-  def gradients(x, kernel):
-    return jax.grad(lambda *a: jnp.sum(winograd.convolve(*a, 4, SAME3) ** 2), (0, 1))(
-      x, kernel
-    )
+  def total(x, kernel):
+    return jnp.sum(winograd.convolve(x, kernel, 4, SAME3) ** 2)
 
-  found = jax.jit(jax.vmap(gradients))(x, kernel)
+  gradients = jax.grad(total, (0, 1))
+  of_lanes = jax.jit(jax.vmap(gradients))(x, kernel)
   for lane in range(2):
-    alone = jax.jit(gradients)(x[lane], kernel[lane])
-    for one, other in zip(found, alone, strict=True):
-      np.testing.assert_allclose(one[lane], other, rtol=1e-4, atol=1e-4)
+    of_lane = jax.jit(gradients)(x[lane], kernel[lane])
+    for stacked, gradient in zip(of_lanes, of_lane, strict=True):
+      np.testing.assert_allclose(stacked[lane], gradient, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

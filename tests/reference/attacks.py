@@ -11,21 +11,21 @@ import numpy as np
 from tests.reference.networks import like, vector
 
 
-def sign_flip(own, received, honest, num_attackers, scale):
-  """received - scale (own - received)."""
-  return received - scale * (own - received)
+def sign_flip(trained, received, honest, num_attackers, scale):
+  """received - scale (trained - received)."""
+  return received - scale * (trained - received)
 
 
-def ipm(own, received, honest, num_attackers, epsilon):
+def ipm(trained, received, honest, num_attackers, epsilon):
   """received - epsilon (mean of the honest - received)."""
   return received - epsilon * (np.mean(honest, axis=0) - received)
 
 
-def alie(own, received, honest, num_attackers):
+def alie(trained, received, honest, num_attackers):
   """mean - z deviation, z where the attackers and few honest ones have a majority."""
   total = len(honest) + num_attackers
-  needed = max(total // 2 + 1 - num_attackers, 1)
-  share = (len(honest) - needed) / len(honest)
+  supporters = max(total // 2 + 1 - num_attackers, 1)
+  share = (len(honest) - supporters) / len(honest)
   z = max(statistics.NormalDist().inv_cdf(share), 0.0) if share > 0 else 0.0
   return np.mean(honest, axis=0) - z * np.std(honest, axis=0)
 
@@ -40,9 +40,11 @@ def sent(params, received, attackers, attack, **numbers):
     attack: a function above.
     **numbers: of the attack.
   """
-  honest = [vector(own) for i, own in enumerate(params) if i not in attackers]
-  given = vector(received), honest, len(attackers)
-  return [
-    like(own, attack(vector(own), *given, **numbers)) if i in attackers else own
-    for i, own in enumerate(params)
-  ]
+  honest = [vector(tree) for i, tree in enumerate(params) if i not in attackers]
+  sent_trees = list(params)
+  for i in attackers:
+    malicious = attack(
+      vector(params[i]), vector(received), honest, len(attackers), **numbers
+    )
+    sent_trees[i] = like(params[i], malicious)
+  return sent_trees

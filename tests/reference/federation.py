@@ -66,10 +66,10 @@ class Federation:
     self.server = self.initial
     self.server_moments = optimizers.server_zeros(params, options)
     self.trained = {}  # client id -> [Model], one for each time it took part
-    nothing = jax.tree.map(np.zeros_like, params)
-    self.control = nothing
-    self.last_change = nothing
-    self.controls = {client: nothing for client in self.everyone}
+    zeros = jax.tree.map(np.zeros_like, params)
+    self.control = zeros
+    self.last_change = zeros
+    self.controls = {client: zeros for client in self.everyone}
     start = options.initial_temperature
     self.temperatures = {client: start for client in self.everyone}
     self.exceeding = 1.0 if options.initial == 'mu' else 0.0
@@ -82,15 +82,15 @@ class Federation:
 
   def received(self, client, mixing):
     """The Model that a client starts from, and MOON's global model for it."""
-    own = self.own_model(client)
+    last_model = self.own_model(client)
     if self.options.algorithm in ('solo', 'fedproto'):
-      return own
+      return last_model
     model = self.server
     if mixing is not None:
       neighbours = [self.own_model(other) for other in self.everyone]
       model = combine(mixing[client], neighbours)
     if self.options.batch_norm == 'local':
-      model = model._replace(stats=own.stats)
+      model = model._replace(stats=last_model.stats)
     return model
 
   def negatives(self, client, received):
@@ -120,9 +120,13 @@ class Federation:
       share = min(self.done / self.options.rise, 1.0) if self.done else 1.0
       return Weights(share, 0.0, 0.0, 1.0 - share)
     contrastive = mu if algorithm in ('moon', 'sa_moon') else 0.0
-    own = {'moon_l2': mu, 'fedproto': self.options.lam}
-    own = own.get(algorithm, self.options.beta)
-    return Weights(1.0, contrastive, mu if algorithm == 'fedprox' else 0.0, own)
+    own_weights = {'moon_l2': mu, 'fedproto': self.options.lam}
+    return Weights(
+      supervised=1.0,
+      contrastive=contrastive,
+      proximal=mu if algorithm == 'fedprox' else 0.0,
+      own=own_weights.get(algorithm, self.options.beta),
+    )
 
   def train(self, client, batches, received, rate, draw):
     """Local training of one client; draw(step) is uniform in [0, 1)."""
@@ -141,8 +145,9 @@ class Federation:
     if options.algorithm == 'feddyn':
       numbers['gradient'] = self.controls[client]
     width = self.represented(self.initial, owned[:1]).shape[1]
-    known = rivals.stacked(self.prototypes, 1 + max(self.labels), width)
-    numbers['prototypes'], numbers['there'] = known
+    numbers['prototypes'], numbers['there'] = rivals.stacked(
+      self.prototypes, 1 + max(self.labels), width
+    )
 
     for step, batch in enumerate(batches):
       indices = self.repeated(batch)
@@ -181,16 +186,17 @@ class Federation:
       last = now
       if options.algorithm in ('fedsam', 'mofedsam'):
         up = formulas.uphill(gradient, params, options)
-        there = jax.tree.map(np.add, params, up), stats_before
-        gradient, _ = at(temperature, there)
+        uphill = jax.tree.map(np.add, params, up), stats_before
+        gradient, _ = at(temperature, uphill)
       if options.algorithm == 'mofedsam':
         shares = [options.beta, 1 - options.beta]
         gradient = combine(shares, [gradient, self.last_change])
       if options.algorithm == 'scaffold':
         gradient = formulas.corrected(gradient, self.controls[client], self.control)
       before = params
-      given = params, moments, gradient, step + 1, rate, options
-      params, moments = optimizers.local_step(*given)
+      params, moments = optimizers.local_step(
+        params, moments, gradient, step + 1, rate, options
+      )
       if options.algorithm == 'fednova':
         pull = rate * options.mu
         params = jax.tree.map(
@@ -228,11 +234,17 @@ class Federation:
     shares = [shares[client] / total for client in trained]
     models = [trained[client].model for client in trained]
     if options.attack:
-      places = [i for i, client in enumerate(trained) if client in options.attackers]
-      numbers = dict(options.attack_numbers)
-      given = [model.params for model in models], self.server.params, places
-      changed = attacks.sent(*given, options.attack, **numbers) if places else given[0]
-      pairs = zip(models, changed, strict=True)
+      attackers = [i for i, client in enumerate(trained) if client in options.attackers]
+      sent_params = [model.params for model in models]
+      if attackers:
+        sent_params = attacks.sent(
+          sent_params,
+          self.server.params,
+          attackers,
+          options.attack,
+          **dict(options.attack_numbers),
+        )
+      pairs = zip(models, sent_params, strict=True)
       models = [model._replace(params=params) for model, params in pairs]
 
     if options.algorithm == 'sa_moon' and options.scope == 'server':
@@ -244,8 +256,8 @@ class Federation:
       mean = rules.combined(models, options)
     if options.algorithm == 'fedexp':
       eps = options.eps * options.eps_decay**index
-      given = self.server.params, [model.params for model in models], shares, eps
-      params, self.pace = rivals.extrapolated(*given)
+      ends = [model.params for model in models]
+      params, self.pace = rivals.extrapolated(self.server.params, ends, shares, eps)
       mean = mean._replace(params=params)
     if options.algorithm == 'fednova':
       counts = [len(trained[client].steps) for client in trained]
@@ -253,8 +265,9 @@ class Federation:
       norms = [rivals.normaliser(count, options.momentum, pull) for count in counts]
       paces = counts if options.tau_eff == 'steps' else norms
       ends = [model.params for model in models]
-      given = self.server.params, ends, shares, norms, paces
-      params, self.pace = rivals.normalised(*given)
+      params, self.pace = rivals.normalised(
+        self.server.params, ends, shares, norms, paces
+      )
       mean = mean._replace(params=params)
     if options.algorithm == 'feddyn':
       mean = combine([1 / len(models)] * len(models), models)
@@ -293,9 +306,9 @@ class Federation:
         rate * steps,
       )
     new = [self.controls[client] for client in trained]
-    num_clients = len(self.everyone)
-    given = self.control, list(old.values()), new, num_clients
-    self.control = formulas.new_control(*given)
+    self.control = formulas.new_control(
+      self.control, list(old.values()), new, len(self.everyone)
+    )
 
   def update_last_change(self, before, trained, rate):
     """MoFedSAM's G: the change of the round / the length that its steps could reach."""
@@ -320,8 +333,9 @@ class Federation:
       def draw(step, client=client):
         return options.uniform(index, client, step)
 
-      given = batches[client], received[client], rate, draw
-      trained[client] = self.train(client, *given)
+      trained[client] = self.train(
+        client, batches[client], received[client], rate, draw
+      )
     if options.skipped is not None:
       cohort = [client for client in cohort if client not in options.skipped[index]]
       trained = {client: trained[client] for client in cohort}
@@ -348,12 +362,12 @@ class Federation:
     self.done += 1
     if options.algorithm in ('fedproc', 'fedproto'):
       owned = {c: np.unique(np.concatenate(batches[c])) for c in trained}
-      shown = [
+      examples = [
         (self.represented(result.model, owned[c]), self.labels[owned[c]])
         for c, result in trained.items()
       ]
       normalised = options.algorithm == 'fedproc'
-      self.prototypes = rivals.new_prototypes(self.prototypes, shown, normalised)
+      self.prototypes = rivals.new_prototypes(self.prototypes, examples, normalised)
 
     return RoundResult(
       params=self.server.params,
@@ -361,7 +375,9 @@ class Federation:
       **mean_losses(trained.values()),
       drift={c: float(np.sqrt(squared_distance(ends[c], starts[c]))) for c in cohort},
       stats=self.server.stats,
-      client_stats={client: own[-1].stats for client, own in self.trained.items()},
+      client_stats={
+        client: models[-1].stats for client, models in self.trained.items()
+      },
       control=self.control,
       controls=dict(self.controls),
       temperatures=dict(self.temperatures),
@@ -378,10 +394,10 @@ def mean_losses(trained):
   """The means of the losses, and of MOON's cosines, over the examples processed."""
   steps = [step for result in trained for step in result.steps]
   contrasted = [step for step in steps if not np.isnan(step[0].positive_cosine)]
-  near = [step for step in steps if not np.isnan(step[0].nearest)]
+  prototyped = [step for step in steps if not np.isnan(step[0].nearest)]
 
-  def share(some):
-    return sum(count for _, count in some) / sum(count for _, count in steps)
+  def share(chosen_steps):
+    return sum(count for _, count in chosen_steps) / sum(count for _, count in steps)
 
   def mean(field, steps):
     examples = sum(count for _, count in steps)
@@ -394,8 +410,8 @@ def mean_losses(trained):
     **{f'{name}_loss': mean(field, steps) for name, field in names.items()},
     **{name: mean(name, contrasted) for name in cosines},
     'train_accuracy': mean('accuracy', steps),
-    'prototype_accuracy': mean('nearest', near),
-    'prototyped_fraction': share(near),
+    'prototype_accuracy': mean('nearest', prototyped),
+    'prototyped_fraction': share(prototyped),
     'contrasted_fraction': share(contrasted),
   }
 
@@ -421,9 +437,11 @@ def run(*, params, images, labels, sizes, rounds, num_clients, **options):
     One RoundResult per round.
   """
   options = Options(**options)
-  lengths = {len(b) for one in rounds for batches in one.values() for b in batches}
-  given = options, params, images, labels, sizes, num_clients, np.lcm.reduce([*lengths])
-  federation = Federation(*given)
+  lengths = {
+    len(batch) for cohort in rounds for batches in cohort.values() for batch in batches
+  }
+  common = np.lcm.reduce(list(lengths))
+  federation = Federation(options, params, images, labels, sizes, num_clients, common)
   return [
     federation.round(
       index, batches, None if options.mixing is None else options.mixing[index]

@@ -49,8 +49,9 @@ def trained(network, model, data, batches, sgd, anchor=None, lam=0.0, fixed=()):
   (params, stats), (images, labels) = model, data
   velocity = jax.tree.map(np.zeros_like, params)
   for indices in batches:
-    given = params, stats, images[indices], labels[indices]
-    gradient, stats = jax.device_get(slope(network, *given))
+    gradient, stats = jax.device_get(
+      slope(network, params, stats, images[indices], labels[indices])
+    )
     if anchor is not None:
       gradient = jax.tree.map(
         lambda g, v, w: g + lam * (v - w), gradient, params, anchor
@@ -62,9 +63,9 @@ def trained(network, model, data, batches, sgd, anchor=None, lam=0.0, fixed=()):
 
 def replaced(model, other, private):
   """`model` with the private layers of `other`."""
-  own = {name: other.params[name] for name in private}
+  params = {name: other.params[name] for name in private}
   running = {name: other.stats[name] for name in private if name in other.stats}
-  return Model(model.params | own, model.stats | running)
+  return Model(model.params | params, model.stats | running)
 
 
 def run(network, params, data, *, sizes, rounds, sgd, private=(), fixed=(), ditto=None):
@@ -84,10 +85,10 @@ def run(network, params, data, *, sizes, rounds, sgd, private=(), fixed=(), ditt
   params = jax.tree.map(np.asarray, params)
   first = Model(params, first_stats(params))
   server = first
-  own = dict.fromkeys(range(len(sizes)), first)
+  personal = dict.fromkeys(range(len(sizes)), first)
   results = []
   for index, cohort in enumerate(rounds):
-    starts = {c: replaced(server, own[c], private) for c in cohort}
+    starts = {c: replaced(server, personal[c], private) for c in cohort}
     ends = {
       c: trained(network, starts[c], data, cohort[c], sgd, fixed=fixed) for c in cohort
     }
@@ -95,14 +96,15 @@ def run(network, params, data, *, sizes, rounds, sgd, private=(), fixed=(), ditt
       lam, rate, batches = ditto
       other = sgd | {'learning_rate': rate}
       for c in cohort:
-        pull = server.params, lam
-        own[c] = trained(network, own[c], data, batches[index][c], other, *pull)
+        personal[c] = trained(
+          network, personal[c], data, batches[index][c], other, server.params, lam
+        )
     else:
-      own |= ends
+      personal |= ends
     total = sum(sizes[c] for c in cohort)
     mean = combine([sizes[c] / total for c in cohort], [ends[c] for c in cohort])
     server = replaced(mean, first, private)
     if not ditto:
-      own = {c: replaced(server, own[c], private) for c in own}
-    results.append(Result(server, dict(own)))
+      personal = {c: replaced(server, personal[c], private) for c in personal}
+    results.append(Result(server, dict(personal)))
   return results

@@ -51,19 +51,18 @@ def distance(z, z_global, squared):
 def calibrated(logits, labels, counts, tau, least, true_class):
   """[B, Y], [B], [Y] -> [B]: FedLC (arXiv:2209.00189), margins tau m_k^(-1/4)."""
   counts = jnp.maximum(counts, least)
-  there = (counts > 0) | (tau == 0)
-  margins = jnp.where(there, tau / jnp.where(counts > 0, counts, 1.0) ** 0.25, 0.0)
-  moved = logits - margins[None, :]
-  own = jnp.take_along_axis(moved, labels[:, None], axis=1)
-  taken = jnp.broadcast_to(there[None, :], moved.shape)
+  present = (counts > 0) | (tau == 0)
+  margins = jnp.where(present, tau / jnp.where(counts > 0, counts, 1.0) ** 0.25, 0.0)
+  shifted = logits - margins[None, :]
+  true_logits = jnp.take_along_axis(shifted, labels[:, None], axis=1)
+  summed = jnp.broadcast_to(present[None, :], shifted.shape)
   if not true_class:
-    taken = taken & ~jnp.eye(logits.shape[1], dtype=bool)[labels]
+    summed = summed & ~jnp.eye(logits.shape[1], dtype=bool)[labels]
   # For a client with one class the paper's sum is empty: we take 1.
-  empty = ~taken.any(axis=1)
-  powers = jnp.where(taken, jnp.exp(jnp.where(taken, moved - own, 0.0)), 0.0).sum(
-    axis=1
-  )
-  return jnp.where(empty, -own[:, 0], jnp.log(jnp.where(empty, 1.0, powers)))
+  empty = ~summed.any(axis=1)
+  differences = jnp.where(summed, shifted - true_logits, 0.0)
+  powers = jnp.where(summed, jnp.exp(differences), 0.0).sum(axis=1)
+  return jnp.where(empty, -true_logits[:, 0], jnp.log(jnp.where(empty, 1.0, powers)))
 
 
 def restricted(logits, labels, counts, alpha, graded):
@@ -72,27 +71,27 @@ def restricted(logits, labels, counts, alpha, graded):
   if graded:
     factors = alpha + (1 - alpha) * (counts / counts.max())
   scaled = logits * factors[None, :]
-  own = jnp.take_along_axis(scaled, labels[:, None], axis=1)
-  return jnp.log(jnp.exp(scaled - own).sum(axis=1))
+  true_logits = jnp.take_along_axis(scaled, labels[:, None], axis=1)
+  return jnp.log(jnp.exp(scaled - true_logits).sum(axis=1))
 
 
-def to_prototypes(z, labels, prototypes, there, tau):
+def to_prototypes(z, labels, prototypes, exists, tau):
   """[B, D], [B], [Y, D], [Y] bool -> [B]: FedProc (arXiv:2109.12273), in nats."""
   lengths = jnp.linalg.norm(prototypes, axis=1)
-  units = prototypes / jnp.where(there, lengths, 1.0)[:, None]
+  units = prototypes / jnp.where(exists, lengths, 1.0)[:, None]
   cosines = z @ units.T / jnp.linalg.norm(z, axis=1, keepdims=True)
-  powers = jnp.where(there[None, :], jnp.exp(cosines / tau), 0.0)
-  known = there[labels]
-  own = jnp.take_along_axis(powers, labels[:, None], axis=1)[:, 0]
-  share = jnp.where(known, own, 1.0) / jnp.where(known, powers.sum(axis=1), 1.0)
-  return -jnp.log(share)
+  powers = jnp.where(exists[None, :], jnp.exp(cosines / tau), 0.0)
+  has_prototype = exists[labels]
+  power = jnp.take_along_axis(powers, labels[:, None], axis=1)[:, 0]
+  total = jnp.where(has_prototype, powers.sum(axis=1), 1.0)
+  return -jnp.log(jnp.where(has_prototype, power, 1.0) / total)
 
 
-def from_prototypes(z, labels, prototypes, there, distance):
-  """The same -> [B]: FedProto (arXiv:2105.00243), squared distances to the own one."""
+def from_prototypes(z, labels, prototypes, exists, distance):
+  """The same -> [B]: FedProto (arXiv:2105.00243), squared distances to one's class."""
   squares = (z - prototypes[labels]) ** 2
-  own = squares.mean(axis=1) if distance == 'mean' else squares.sum(axis=1)
-  return jnp.where(there[labels], own, 0.0)
+  distances = squares.mean(axis=1) if distance == 'mean' else squares.sum(axis=1)
+  return jnp.where(exists[labels], distances, 0.0)
 
 
 def nearest_share(chosen, z, labels, numbers):
