@@ -112,7 +112,9 @@ class TestPyTorch:
   def test_temperatures(self):
     results = run('sa_moon', **ANNEALING)
     temperatures = [results[-1].temperatures[client] for client in range(3)]
-    np.testing.assert_allclose(temperatures, golden()['Annealed.temperatures'], rtol=1e-5)
+    np.testing.assert_allclose(
+      temperatures, golden()['Annealed.temperatures'], rtol=1e-5
+    )
     # The proposal is refused in its first training: T stays.
     assert results[1].temperature_steps[2] == [1.0, 1.0]
     assert results[1].temperatures[2] == 1.0
