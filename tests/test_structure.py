@@ -124,16 +124,11 @@ def spelled_flags(path):
       yield f'{path.relative_to(PACKAGE)}, line {node.lineno}: {node.value!r}'
 
 
-# These rooms are converted next.
-NEXT = ('models', 'algorithms')
-
-
 def test_only_core_flags_spells_flags():
   spelled = [
     text
     for path in FILES
     if path != PACKAGE / 'core/flags.py'
-    and path.relative_to(PACKAGE).parts[0] not in NEXT
     for text in spelled_flags(path)
   ]
   assert not spelled, '\n'.join(['use moon_jax.core.flags in', *spelled])
