@@ -22,7 +22,7 @@ _TEXT = """#!/bin/bash
 commands=(
 {commands}
 )
-trap 'got=1; kill -TERM $pid' TERM
+trap 'got=1; kill -TERM $!' TERM  # $! is the command below as soon as it runs
 eval "exec ${{commands[$SLURM_ARRAY_TASK_ID]}}" &
 pid=$!; wait $pid; code=$?
 [ -n "$got" ] && [ $code -gt 128 ] && {{ wait $pid; code=$?; }}  # TERM ended that wait
