@@ -41,10 +41,10 @@ def mean(weights, models):
 def train(world, model, steps, bend=lambda slope: slope):
   """Plain SGD over the steps' rows."""
   for rows in steps:
-    given = model, {}, world.images[rows], world.labels[rows]
-    slope, _ = jax.device_get(personal.slope(reference.mlp, *given))
-    kept = 1 - world.rate * world.decay
-    model = combine([kept, -world.rate], [model, bend(slope)])
+    images, labels = world.images[rows], world.labels[rows]
+    slope, _ = jax.device_get(personal.slope(reference.mlp, model, {}, images, labels))
+    shrinkage = 1 - world.rate * world.decay
+    model = combine([shrinkage, -world.rate], [model, bend(slope)])
   return model
 
 
@@ -71,9 +71,10 @@ def fedcm(world, model, alpha):
       return combine([alpha, 1 - alpha], [slope, direction])
 
     ends = [train(world, model, steps, bend) for steps in cohort.values()]
-    moved = [1 / (world.rate * len(steps)) for steps in cohort.values()]
+    lengths = [world.rate * len(steps) for steps in cohort.values()]
     directions = [
-      combine([one, -one], [model, end]) for one, end in zip(moved, ends, strict=True)
+      combine([1 / length, -1 / length], [model, end])
+      for length, end in zip(lengths, ends, strict=True)
     ]
     model = mean([world.sizes[client] for client in cohort], ends)
     direction = mean([1] * len(directions), directions)

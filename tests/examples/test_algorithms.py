@@ -43,10 +43,12 @@ NUMBERS = {
 def built(example):
   """An example's experiment on a small part of the digits, and its compiled round."""
   settings = config_lib.load(f'examples/{example}.py') | NUMBERS
-  made = experiment_lib.build(config_lib.validate(settings))
-  state = experiment_lib.initial_state(made)
-  inputs = programs.round_inputs(made, 0, made.planner.plan(0).for_device())
-  return made, programs.lower_programs(made, state, inputs)[0].compile()
+  experiment = experiment_lib.build(config_lib.validate(settings))
+  state = experiment_lib.initial_state(experiment)
+  plan = experiment.planner.plan(0).for_device()
+  inputs = programs.round_inputs(experiment, 0, plan)
+  traced = programs.lower_programs(experiment, state, inputs)
+  return experiment, traced.run_round.compile()
 
 
 @pytest.fixture(autouse=True, scope='module')
@@ -58,43 +60,50 @@ def forget_experiments():
 
 def engine(example, **numbers):
   """The package's global models, from the initial one on, and each round's reports."""
-  made, run_round = built(example)
-  state = experiment_lib.initial_state(made)
-  models, told = [jax.device_get(state.server.variables['params'])], []
+  experiment, run_round = built(example)
+  state = experiment_lib.initial_state(experiment)
+  models, reports = [jax.device_get(state.server.variables['params'])], []
   for index in range(NUM_ROUNDS):
     plan, scalars = programs.round_inputs(
-      made, index, made.planner.plan(index).for_device()
+      experiment, index, experiment.planner.plan(index).for_device()
     )
     changed = {name: np.float32(number) for name, number in numbers.items()}
     assert set(changed) <= set(scalars.algorithm)
     scalars = scalars._replace(algorithm=scalars.algorithm | changed)
-    state, metrics = run_round(state, plan, scalars, made.data.train)
+    state, metrics = run_round(state, plan, scalars, experiment.data.train)
     models.append(jax.device_get(state.server.variables['params']))
-    told.append({name: float(number) for name, number in metrics.computed.items()})
-  return models, told
+    computed = metrics.computed
+    reports.append({name: float(number) for name, number in computed.items()})
+  return models, reports
 
 
 def world(example):
   """The same federation for the plain loops."""
-  made, _ = built(example)
+  experiment, _ = built(example)
   data = sources.load('digits', limit=NUMBERS['data.limit'])
   images = ((data.train_images / 255 - data.mean) / data.std).astype(np.float32)
-  sizes = dict(enumerate(made.data.partition.sizes.tolist()))
-  rounds = [batches_of(made.planner, index) for index in range(NUM_ROUNDS)]
-  sgd = (NUMBERS[f'optimizer.{name}'] for name in ('learning_rate', 'weight_decay'))
-  return plain.World(images, data.train_labels, sizes, rounds, *sgd)
+  sizes = dict(enumerate(experiment.data.partition.sizes.tolist()))
+  rounds = [batches_of(experiment.planner, index) for index in range(NUM_ROUNDS)]
+  return plain.World(
+    images,
+    data.train_labels,
+    sizes,
+    rounds,
+    NUMBERS['optimizer.learning_rate'],
+    NUMBERS['optimizer.weight_decay'],
+  )
 
 
 @pytest.mark.parametrize('alpha', [0.25, 1.0])
 def test_fedcm_is_the_papers(alpha):
-  models, told = engine('fedcm', alpha=alpha)
+  models, reports = engine('fedcm', alpha=alpha)
   expected = list(plain.fedcm(world('fedcm'), models[0], alpha))
   for ours, (theirs, _) in zip(models[1:], expected, strict=True):
     assert apart(ours, theirs) < 1e-5
   # A round reports the direction of the round before.
   norms = [0.0] + [norm for _, norm in expected]
-  found = [one['direction_norm'] for one in told]
-  np.testing.assert_allclose(found, norms[:-1], rtol=1e-4)
+  recorded = [report['direction_norm'] for report in reports]
+  np.testing.assert_allclose(recorded, norms[:-1], rtol=1e-4)
 
 
 def test_fedvarp_is_the_papers():

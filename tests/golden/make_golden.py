@@ -31,24 +31,24 @@ def golden(module, shape):
   module = module.double()
   fill(module)
   images = torch.from_numpy(seeded.numbers('images', shape)).requires_grad_()
-  given = images.permute(0, 3, 1, 2)
-  outputs = module.train()(given)
+  channels_first = images.permute(0, 3, 1, 2)
+  outputs = module.train()(channels_first)
   weights = [seeded.numbers(f'output {i}', o.shape) for i, o in enumerate(outputs)]
   pairs = zip(outputs, weights, strict=True)
   sum((output * torch.from_numpy(w)).sum() for output, w in pairs).backward()
-  found = {f'output/{i}': o.detach().numpy() for i, o in enumerate(outputs)}
+  arrays = {f'output/{i}': o.detach().numpy() for i, o in enumerate(outputs)}
   for name, tensor in module.named_parameters():
     path = networks.path_of(name, tensor)
-    found[f'gradient/{path}'] = seeded.summary(path, networks.to_ours(tensor.grad))
-  found['gradient/images'] = seeded.summary('images', images.grad.numpy())
+    arrays[f'gradient/{path}'] = seeded.summary(path, networks.to_ours(tensor.grad))
+  arrays['gradient/images'] = seeded.summary('images', images.grad.numpy())
   for name, tensor in module.named_buffers():
     if not name.endswith('num_batches_tracked'):
       path = networks.path_of(name, tensor)
-      found[f'state/{path}'] = seeded.summary(path, tensor.numpy())
+      arrays[f'state/{path}'] = seeded.summary(path, tensor.numpy())
   with torch.no_grad():
-    evaluated = module.eval()(given)
-  found |= {f'evaluated/{i}': o.numpy() for i, o in enumerate(evaluated)}
-  return found
+    evaluated = module.eval()(channels_first)
+  arrays |= {f'evaluated/{i}': o.numpy() for i, o in enumerate(evaluated)}
+  return arrays
 
 
 STAGES = ((1, 16, 2, 1), (6, 24, 1, 2))
@@ -75,8 +75,8 @@ CASES = {
 
 def main():
   for name in sys.argv[1:] or CASES:
-    make, shape = CASES[name]
-    np.savez_compressed(FOLDER / f'{name}.npz', **golden(make(), shape))
+    make_module, shape = CASES[name]
+    np.savez_compressed(FOLDER / f'{name}.npz', **golden(make_module(), shape))
 
 
 if __name__ == '__main__':

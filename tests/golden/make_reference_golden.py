@@ -84,15 +84,15 @@ def flat(tensors):
 
 def exported(net):
   """{'layer/leaf': array} with the reference's names and kernels [in, out]."""
-  found = {}
+  arrays = {}
   for layer in LAYERS:
     linear = getattr(net, layer)
-    found[f'{layer}/kernel'] = linear.weight.detach().numpy().T
-    found[f'{layer}/bias'] = linear.bias.detach().numpy()
+    arrays[f'{layer}/kernel'] = linear.weight.detach().numpy().T
+    arrays[f'{layer}/bias'] = linear.bias.detach().numpy()
   if isinstance(net.norm, nn.BatchNorm1d):
-    found['norm/scale'] = net.norm.weight.detach().numpy()
-    found['norm/bias'] = net.norm.bias.detach().numpy()
-  return found
+    arrays['norm/scale'] = net.norm.weight.detach().numpy()
+    arrays['norm/bias'] = net.norm.bias.detach().numpy()
+  return arrays
 
 
 def statistics(net):
@@ -274,31 +274,32 @@ def main():
   # Rounded to float32, which is what the reference computes in.
   images = torch.randn(12, 4).float().double()
   labels = torch.arange(12) % 2
-  found = {'images': images.numpy(), 'labels': labels.numpy(), 'uniform': UNIFORM}
+  arrays = {'images': images.numpy(), 'labels': labels.numpy(), 'uniform': UNIFORM}
   nets = {}
   for name, norm in (('mlp', False), ('mlp_bn', True)):
     nets[name] = Net(norm).float().double()
-    found |= {f'{name}/{k}': v.copy() for k, v in exported(nets[name]).items()}
+    arrays |= {f'{name}/{k}': v.copy() for k, v in exported(nets[name]).items()}
   for case in (
     *(Simulation, Proximal, Moon, MoonBuffer, MoonFeatures, Nesterov, Adam, AdamW),
     *(Decentralised, Scaffold, Annealed, Dynamic),
   ):
-    done = case(copy.deepcopy(nets['mlp']), images, labels)
-    final = mean_of([done.previous[c][-1] for c in range(3)], [1, 1, 1])
-    name, shown = case.__name__, final if case is Decentralised else done.net
-    found |= {f'{name}/{k}': v for k, v in exported(shown).items()}
+    training = case(copy.deepcopy(nets['mlp']), images, labels)
+    final = mean_of([training.previous[c][-1] for c in range(3)], [1, 1, 1])
+    name = case.__name__
+    network = final if case is Decentralised else training.net
+    arrays |= {f'{name}/{k}': v for k, v in exported(network).items()}
     for extra in ('temperatures', 'fractions'):
-      if hasattr(done, extra):
-        found[f'{name}.{extra}'] = np.array(getattr(done, extra))
+      if hasattr(training, extra):
+        arrays[f'{name}.{extra}'] = np.array(getattr(training, extra))
     if case is Scaffold:
-      found[f'{name}.control_norms'] = np.array(
-        [float(c.norm()) for c in (done.c, *done.own.values())]
+      arrays[f'{name}.control_norms'] = np.array(
+        [float(c.norm()) for c in (training.c, *training.own.values())]
       )
-  done = Moon(copy.deepcopy(nets['mlp_bn']), images, labels)
-  found |= {f'MoonNorm/{k}': v for k, v in exported(done.net).items()}
-  found['MoonNorm.stats'] = statistics(done.net)
-  np.savez_compressed(TARGET, **found)
-  for name, value in found.items():
+  training = Moon(copy.deepcopy(nets['mlp_bn']), images, labels)
+  arrays |= {f'MoonNorm/{k}': v for k, v in exported(training.net).items()}
+  arrays['MoonNorm.stats'] = statistics(training.net)
+  np.savez_compressed(TARGET, **arrays)
+  for name, value in arrays.items():
     if '.' in name:
       print(name, value)
 

@@ -30,5 +30,5 @@ def summary(path, values):
   """[11]: sum, norm, product with a random direction, and the first 8 numbers."""
   values = np.asarray(values)
   direction = numbers(f'direction of {path}', values.shape)
-  whole = [values.sum(), np.linalg.norm(values), (values * direction).sum()]
-  return np.concatenate([whole, np.resize(values.ravel(), 8)])
+  totals = [values.sum(), np.linalg.norm(values), (values * direction).sum()]
+  return np.concatenate([totals, np.resize(values.ravel(), 8)])

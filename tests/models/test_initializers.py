@@ -9,7 +9,7 @@ from moon_jax import models
 UNIFORM = 3**-0.5
 
 
-def make(name, seed=0, **options):
+def initial_variables(name, seed=0, **options):
   network = models.make(name, image_shape=(32, 32, 3), num_classes=10, **options)
   return network.init(seed)
 
@@ -21,12 +21,12 @@ def assert_uniform(leaf, limit, rtol=0.1):
 
 
 def test_mobilenets_depthwise_kernels_have_nine_inputs():
-  block = make('mobilenet_v2')['params']['stage2_block1']
+  block = initial_variables('mobilenet_v2')['params']['stage2_block1']
   assert_uniform(block['conv2']['conv']['kernel'], 1 / 3)
 
 
 def test_kernels_and_biases_fill_pytorchs_range():
-  params = make('moon_cnn')['params']
+  params = initial_variables('moon_cnn')['params']
   # 5 * 5 * 3 inputs of the first convolution, and so on
   fans = {'conv1': 75, 'conv2': 150, 'fc1': 400, 'fc2': 120, 'head_hidden': 84}
   for layer, fan_in in fans.items():
@@ -37,7 +37,7 @@ def test_kernels_and_biases_fill_pytorchs_range():
 
 
 def test_resnets_weights_are_torchvisions():
-  variables = make('resnet18')
+  variables = initial_variables('resnet18')
   block = variables['params']['stage3_block1']
   # Normal with variance 2 / fan_out: 3x3 kernels, 256 channels out, 2 / (9 * 256).
   kernel, deviation = np.asarray(block['conv1']['conv']['kernel']), (2 / 2304) ** 0.5
@@ -55,7 +55,7 @@ def test_resnets_weights_are_torchvisions():
 
 def test_attentions_weights_are_those_of_pytorchs_layer():
   knobs = {'layers': 1, 'heads': 8, 'feedforward': 64, 'dropout': 0.1}
-  layer = make('cnn_transformer', **knobs)['params']['encoder1']
+  layer = initial_variables('cnn_transformer', **knobs)['params']['encoder1']
   # Xavier for the three projections as one matrix: sqrt(6 / (256 + 768))
   assert_uniform(layer['qkv']['kernel'], (6 / 1024) ** 0.5, rtol=0.01)
   assert_uniform(layer['output']['kernel'], 256**-0.5, rtol=0.01)
@@ -69,13 +69,13 @@ def test_a_leaf_is_philoxs_stream_for_seed_purpose_and_path():
   entropy = np.random.SeedSequence([7, 0, *b'params/fc2/bias'])
   stream = np.random.Generator(np.random.Philox(entropy)).random(84, np.float32)
   limit = np.float32(120**-0.5)
-  found = make('moon_cnn', 7)['params']['fc2']['bias']
-  np.testing.assert_allclose(found, stream * 2 * limit - limit, atol=1e-7)
+  bias = initial_variables('moon_cnn', 7)['params']['fc2']['bias']
+  np.testing.assert_allclose(bias, stream * 2 * limit - limit, atol=1e-7)
 
 
 def test_the_stream_is_the_one_of_saved_runs():
   # The first numbers of seed 0 when this was written: a library may not change them.
-  bias = make('moon_cnn')['params']['fc2']['bias']
+  bias = initial_variables('moon_cnn')['params']['fc2']['bias']
   np.testing.assert_allclose(bias[:3], [-0.0213693, 0.027787, 0.0563801], atol=1e-7)
 
 

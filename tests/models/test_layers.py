@@ -87,8 +87,8 @@ def test_a_number_pads_all_sides_alike():
   # rows (and columns) -1..1 and 1..3 of 4.
   conv = layers.Conv(1, 3, convolution.FORMS['banded'], 2, padding=1, use_bias=False)
   variables = {'params': {'kernel': jnp.ones((3, 3, 1, 1))}}
-  found = conv.apply(variables, jnp.ones((1, 4, 4, 1)))
-  np.testing.assert_array_equal(found[0, :, :, 0], [[4.0, 6.0], [6.0, 9.0]])
+  y = conv.apply(variables, jnp.ones((1, 4, 4, 1)))
+  np.testing.assert_array_equal(y[0, :, :, 0], [[4.0, 6.0], [6.0, 9.0]])
 
 
 def test_a_dense_layer_of_bfloat16_rounds_its_results_only():
@@ -97,17 +97,19 @@ def test_a_dense_layer_of_bfloat16_rounds_its_results_only():
     def __call__(self, x):
       return layers.dense(x, 24, 'dense')
 
-  def found(dtype):
+  def value_and_gradients(dtype):
     def layer(x, kernel):
-      own = {'kernel': kernel, 'bias': jnp.zeros(24, dtype)}
-      return Dense().apply({'params': {'dense': own}}, x)
+      params = {'kernel': kernel, 'bias': jnp.zeros(24, dtype)}
+      return Dense().apply({'params': {'dense': params}}, x)
 
     y, backward = jax.vjp(layer, *(a.astype(dtype) for a in (x, kernel)))
     return y, *backward(gradient.astype(dtype))
 
   draw, shapes = np.random.default_rng(0).normal, ((5, 7, 16), (16, 24), (5, 7, 24))
   x, kernel, gradient = (jnp.asarray(draw(size=s), jnp.bfloat16) for s in shapes)
-  for narrow, wide in zip(found(jnp.bfloat16), found(jnp.float32), strict=True):
+  for narrow, wide in zip(
+    value_and_gradients(jnp.bfloat16), value_and_gradients(jnp.float32), strict=True
+  ):
     assert narrow.dtype == jnp.bfloat16
     error = jnp.linalg.norm(narrow.astype(jnp.float32) - wide) / jnp.linalg.norm(wide)
     assert error < 2**-9
@@ -117,8 +119,8 @@ def test_bfloat16_leaves_running_statistics_in_float32():
   shape = (8, 8, 3)
   network = models.make('resnet18', image_shape=shape, num_classes=4, dtype='bfloat16')
   batch = jnp.zeros((2, *shape)), jnp.ones(2), jax.random.key(0)
-  found = jax.eval_shape(network.train, network.shapes, *batch)
-  assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {jnp.dtype(jnp.float32)}
+  outputs = jax.eval_shape(network.train, network.shapes, *batch)
+  assert {leaf.dtype for leaf in jax.tree.leaves(outputs)} == {jnp.dtype(jnp.float32)}
 
 
 def test_group_norm_by_hand_in_both_layouts():
@@ -127,9 +129,14 @@ def test_group_norm_by_hand_in_both_layouts():
   x = jnp.array([[1.0, 3.0], [5.0, 7.0], [2.0, 2.0], [2.0, 6.0]])[:, None, :, None]
   scale, bias = jnp.array([1.0, 1, 1, 2]), jnp.array([0.0, 0, 0, 0.5])
   variables = {'params': {'scale': scale, 'bias': bias}}
-  far, near = 5.00001**0.5, 3.00001**0.5
+  wide, narrow = 5.00001**0.5, 3.00001**0.5
   expected = np.array(
-    [[-3 / far, -1 / far], [1 / far, 3 / far], [-1 / near] * 2, [-2 / near, 6 / near]]
+    [
+      [-3 / wide, -1 / wide],
+      [1 / wide, 3 / wide],
+      [-1 / narrow] * 2,
+      [-2 / narrow, 6 / narrow],
+    ]
   )
   expected[3] += 0.5
   first = layers.GroupNorm(0, 2).apply(variables, x)[:, 0, :, 0]

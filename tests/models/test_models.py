@@ -104,15 +104,16 @@ def test_a_network_without_head_classifies_its_features():
     network = models.make(name, image_shape=shape, num_classes=10, head='none', **norm)
     assert tree.num_parameters(network.shapes['params']) == size
     assert set(network.shapes) == {'params'}
-    found = jax.eval_shape(network.apply, network.shapes, jnp.zeros((2, *shape)))
-    assert found.representation.shape == (2, FEATURES[name])
+    outputs = jax.eval_shape(network.apply, network.shapes, jnp.zeros((2, *shape)))
+    assert outputs.representation.shape == (2, FEATURES[name])
 
 
 def test_the_widths_of_a_head_are_its_knobs():
-  given = {'image_shape': (28, 28, 1), 'num_classes': 3}
   widths = {'head_width': 11, 'representation': 7}
   for name, features in (('moon_cnn', 84), ('resnet18', 512)):
-    params = models.make(name, **given, **widths).shapes['params']
+    params = models.make(name, image_shape=(28, 28, 1), num_classes=3, **widths).shapes[
+      'params'
+    ]
     shapes = [params[f'head_{layer}']['kernel'].shape for layer in ('hidden', 'output')]
     assert shapes == [(features, 11), (11, 7)]
     assert params['classifier']['kernel'].shape == (7, 3)
@@ -121,15 +122,17 @@ def test_the_widths_of_a_head_are_its_knobs():
 @pytest.mark.parametrize('case', BY_HAND, ids=str)
 def test_sizes_by_hand(case):
   name, shape, num_classes = case
-  network = make(name, shape, num_classes)
+  network = make_network(name, shape, num_classes)
   assert tree.num_parameters(network.shapes['params']) == BY_HAND[case]
 
-  def both(variables, key):
+  def both_modes(variables, key):
     images = jnp.zeros((5, *shape))
     trained, state = network.train(variables, images, jnp.ones(5), key)
     return network.apply(variables, images), trained, state
 
-  evaluated, trained, state = jax.eval_shape(both, network.shapes, jax.random.key(0))
+  evaluated, trained, state = jax.eval_shape(
+    both_modes, network.shapes, jax.random.key(0)
+  )
   width = {'dco_cnn': num_classes, 'mlp': 8, 'mobilenet_v2': 1280}.get(name, 256)
   assert evaluated.representation.shape == (5, width)
   assert evaluated.logits.shape == (5, num_classes)
@@ -139,7 +142,7 @@ def test_sizes_by_hand(case):
   assert bool(state) == (name in NORMALIZED)
 
 
-def make(name, shape, num_classes):
+def make_network(name, shape, num_classes):
   options = OPTIONS.get(name, {})
   return models.make(name, image_shape=shape, num_classes=num_classes, **options)
 
@@ -168,8 +171,10 @@ def test_the_form_changes_neither_shapes_nor_outputs(network, form):
   boxed = jax.eval_shape(module.init, jax.random.key(0), images)
   variables = seeded_variables(nn.unbox(boxed))
   library = module.clone(convolution='library')
-  found, expected = (jax.jit(m.apply)(variables, images) for m in (module, library))
-  assert world.largest_difference(found, expected) < 1e-4
+  outputs, expected = (
+    jax.jit(network.apply)(variables, images) for network in (module, library)
+  )
+  assert world.largest_difference(outputs, expected) < 1e-4
 
 
 def seeded_variables(shapes):
@@ -201,10 +206,10 @@ def small_transformer():
 def test_dropout_follows_the_key_and_only_in_training():
   variables, images, apply, train = small_transformer()
   mask = jnp.ones(3)
-  first, again, other = (
+  first, repeated, other = (
     train(variables, images, mask, jax.random.key(seed))[0].logits for seed in (0, 0, 1)
   )
-  np.testing.assert_array_equal(first, again)
+  np.testing.assert_array_equal(first, repeated)
   assert np.abs(first - other).max() > 1e-3
   logits = apply(variables, images).logits
   np.testing.assert_array_equal(logits, apply(variables, images).logits)
@@ -235,10 +240,10 @@ def test_filler_changes_neither_real_outputs_nor_statistics():
   outputs, state = train(variables, images, mask, key)
   others = images.copy()
   others[2] = 7.0
-  found, found_state = train(variables, others, mask, key)
-  np.testing.assert_array_equal(found.logits[:2], outputs.logits[:2])
-  assert world.largest_difference(found_state, state) == 0
-  assert np.abs(found.logits[2] - outputs.logits[2]).max() > 1e-3
+  changed, changed_state = train(variables, others, mask, key)
+  np.testing.assert_array_equal(changed.logits[:2], outputs.logits[:2])
+  assert world.largest_difference(changed_state, state) == 0
+  assert np.abs(changed.logits[2] - outputs.logits[2]).max() > 1e-3
 
 
 REFUSED = (
@@ -250,9 +255,9 @@ REFUSED = (
 
 @pytest.mark.parametrize(('name', 'shape', 'pixels'), REFUSED)
 def test_images_that_do_not_fit_are_refused(name, shape, pixels):
-  told = f'{shape[0]}x{shape[1]} pixels: it would pool {pixels} pixels by 2x2. Use '
-  with pytest.raises(UsageError, match=re.escape(told)):
-    make(name, shape, 10)
+  problem = f'{shape[0]}x{shape[1]} pixels: it would pool {pixels} pixels by 2x2. Use '
+  with pytest.raises(UsageError, match=re.escape(problem)):
+    make_network(name, shape, 10)
 
 
 FITTING = (
@@ -264,7 +269,9 @@ FITTING = (
 
 @pytest.mark.parametrize(('name', 'shape', 'inputs'), FITTING)
 def test_all_images_fit_that_can_be_pooled(name, shape, inputs):
-  assert make(name, shape, 10).shapes['params']['fc1']['kernel'].shape[0] == inputs
+  assert (
+    make_network(name, shape, 10).shapes['params']['fc1']['kernel'].shape[0] == inputs
+  )
 
 
 NO_PADDING = ((0, 0), (0, 0))
@@ -285,16 +292,16 @@ def normal(*shape, seed=0):
 def assert_same_values_and_gradients(mine, theirs, x, w):
   """Compares two functions of images and a kernel, in float64."""
 
-  def both(x, w):
+  def both_forms(x, w):
     value, pull = jax.vjp(mine, x, w)
     expected, expected_pull = jax.vjp(theirs, x, w)
     direction = normal(*value.shape, seed=2)
     return (value, *pull(direction)), (expected, *expected_pull(direction))
 
   with jax.enable_x64(True):
-    for found, expected in zip(*jax.jit(both)(x, w), strict=True):
-      assert found.dtype == jnp.float64
-      np.testing.assert_allclose(found, expected, atol=1e-11)
+    for array, expected in zip(*jax.jit(both_forms)(x, w), strict=True):
+      assert array.dtype == jnp.float64
+      np.testing.assert_allclose(array, expected, atol=1e-11)
 
 
 def images_and_kernel(image, kernel):
@@ -347,9 +354,9 @@ def test_the_first_of_equals_gets_the_gradient_as_in_pytorch(form):
   def gradient(x):
     return 6 * form.pooled(x, kernel, jnp.zeros(1), NO_PADDING).sum()
 
-  found = np.reshape(form.arranged(gradient(x)), squares.shape)
+  gradients = np.reshape(form.arranged(gradient(x)), squares.shape)
   expected = [[6.0 * (n == first) for n in range(4)] for first in WINNERS.values()]
-  assert found.tolist() == expected
+  assert gradients.tolist() == expected
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from tests.selection import few
 FOLDER = pathlib.Path(__file__).parents[1] / 'golden'
 
 
-def network(make, **options):
-  return make(num_classes=10, convolution='library', **options)
+def network(module, **options):
+  return module(num_classes=10, convolution='library', **options)
 
 
 TRANSFORMER = {'layers': 1, 'heads': 8, 'feedforward': 64, 'dropout': 0.0}
@@ -83,20 +83,20 @@ def computed(module, shape):
 
   @jax.jit
   def run(variables, images):
-    given = variables['params'], images, variables
-    gradients, (outputs, state) = jax.grad(loss, (0, 1), has_aux=True)(*given)
+    differentiate = jax.grad(loss, (0, 1), has_aux=True)
+    gradients, (outputs, state) = differentiate(variables['params'], images, variables)
     evaluated = representation_and_logits(module.apply(variables | state, images))
     return outputs, gradients, state, evaluated
 
   outputs, (gradients, of_images), state, evaluated = run(variables, images)
-  found = {f'output/{i}': output for i, output in enumerate(outputs)}
-  found |= {f'evaluated/{i}': output for i, output in enumerate(evaluated)}
-  found['gradient/images'] = seeded.summary('images', of_images)
+  arrays = {f'output/{i}': output for i, output in enumerate(outputs)}
+  arrays |= {f'evaluated/{i}': output for i, output in enumerate(evaluated)}
+  arrays['gradient/images'] = seeded.summary('images', of_images)
   for path, leaf in by_path(gradients).items():
-    found[f'gradient/{path}'] = seeded.summary(path, leaf)
+    arrays[f'gradient/{path}'] = seeded.summary(path, leaf)
   for path, leaf in by_path(state.get('batch_stats', {})).items():
-    found[f'state/{path}'] = seeded.summary(path, leaf)
-  return found
+    arrays[f'state/{path}'] = seeded.summary(path, leaf)
+  return arrays
 
 
 DEEP = ['resnet18', 'grouped']
@@ -106,11 +106,13 @@ PLAIN = [name for name in CASES if name not in DEEP]
 @pytest.mark.parametrize('name', few(PLAIN, DEEP))
 def test_outputs_gradients_and_statistics_equal_pytorchs(name):
   with jax.enable_x64(True):
-    found = computed(*CASES[name])
+    arrays = computed(*CASES[name])
   with np.load(FOLDER / f'{name}.npz') as file:
     golden = dict(file)
-  assert found.keys() == golden.keys()
-  for what, expected in golden.items():
+  assert arrays.keys() == golden.keys()
+  for name_of_array, expected in golden.items():
     # A gradient may vanish (a bias before a normalisation) but for rounding: 1e-8.
     close = {'rtol': 1e-6, 'atol': 1e-6 * np.abs(expected).max() + 1e-8}
-    np.testing.assert_allclose(found[what], expected, **close, err_msg=what)
+    np.testing.assert_allclose(
+      arrays[name_of_array], expected, **close, err_msg=name_of_array
+    )

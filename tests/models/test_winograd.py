@@ -52,31 +52,33 @@ def test_each_lane_gets_the_gradients_of_its_own_weights():
 
 
 @pytest.mark.parametrize(
-  ('size', 'tile', 'most'), [(3, 4, 1.1e-6), (3, 2, 4e-7), (5, 2, 1.2e-6)]
+  ('size', 'tile', 'largest_error'), [(3, 4, 1.1e-6), (3, 2, 4e-7), (5, 2, 1.2e-6)]
 )
-def test_rounding_errors_of_float32_stay_small(size, tile, most):
+def test_rounding_errors_of_float32_stay_small(size, tile, largest_error):
   x, kernel = normal(4, 16, 16, 64), normal(size, size, 64, 32, seed=1)
   with jax.enable_x64(True):
     exact = library(jnp.asarray(x), jnp.asarray(kernel), NONE)
   y = winograd.convolve(x.astype(np.float32), kernel.astype(np.float32), tile, NONE)
   error = np.sqrt(np.mean(np.square(y - np.asarray(exact))) / np.mean(np.square(exact)))
-  assert error < most
+  assert error < largest_error
 
 
 def test_bfloat16_is_rounded_at_the_points_and_nowhere_else():
-  def found(convolve, *given):
-    y, backward = jax.vjp(convolve, *given[:2])
-    return y, *backward(given[2])
+  def value_and_gradients(convolve, x, kernel, direction):
+    y, backward = jax.vjp(convolve, x, kernel)
+    return y, *backward(direction)
 
   mine = functools.partial(winograd.convolve, tile=4, padding=SAME3)
   shapes = (4, 8, 8, 32), (3, 3, 32, 48), (4, 8, 8, 48)
   narrow = [jnp.asarray(normal(*shape), jnp.bfloat16) for shape in shapes]
-  exact = found(
+  exact = value_and_gradients(
     functools.partial(library, padding=SAME3), *[x.astype(jnp.float32) for x in narrow]
   )
-  for one, other in zip(found(mine, *narrow), exact, strict=True):
-    assert one.dtype == jnp.bfloat16
-    error = jnp.linalg.norm(one.astype(jnp.float32) - other) / jnp.linalg.norm(other)
+  rounded = value_and_gradients(mine, *narrow)
+  for array, true_array in zip(rounded, exact, strict=True):
+    assert array.dtype == jnp.bfloat16
+    difference = array.astype(jnp.float32) - true_array
+    error = jnp.linalg.norm(difference) / jnp.linalg.norm(true_array)
     assert error < 0.015  # 2**-9 for the result; the points enlarge that of the factors
 
 
@@ -103,7 +105,7 @@ def test_the_form_multiplies_less():
   x, kernel = jnp.zeros((8, 12, 12, 64)), jnp.zeros((3, 3, 64, 64))
 
   def flops(form):
-    one = jax.jit(convolution.FORMS[form].convolve, static_argnums=(2, 3))
-    return one.lower(x, kernel, 1, SAME3).compile().cost_analysis()['flops']
+    convolve = jax.jit(convolution.FORMS[form].convolve, static_argnums=(2, 3))
+    return convolve.lower(x, kernel, 1, SAME3).compile().cost_analysis()['flops']
 
   assert 2.5 * flops('winograd') < flops('direct')
