@@ -99,7 +99,12 @@ def test_a_run_outlives_its_reader(tmp_path, monkeypatch, quick_runs):
 # The function that computes, and a command line that would call it.
 OUT = (
   (build, 'collect', report.main, '. --out={}'),
-  (running, 'left', lambda words: sweep.main(words, Stop()), '--over=seed=1 --out={}'),
+  (
+    running,
+    'unfinished_runs',
+    lambda words: sweep.main(words, Stop()),
+    '--over=seed=1 --out={}',
+  ),
   (sources, 'read', convert.main, '--out={}'),
   (inference, 'load', predict.main, '--input=a.npz --workdir=run --output={}/b.npz'),
 )

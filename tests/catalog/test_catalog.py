@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from moon_jax import catalog, config, models
-from moon_jax.algorithms.prototypes import Sums
+from moon_jax.algorithms.prototypes import ClassSums
 from moon_jax.catalog import parts
 from moon_jax.core.types import Layers, Server
 from moon_jax.models import convolution
@@ -31,10 +31,12 @@ ARGUMENTS = {
   'server_optimizer': {'learning_rate'},
   'topology': {'num_clients', 'seed'},
   'availability': {'sizes'},
-  'attack': {'known'},
+  'attack': {'knowledge'},
 }
 VARIABLES = {'params': {'encoder': {'kernel': 0.0}, 'classifier': {'kernel': 0.0}}}
-SUMS = Sums(vectors=np.zeros((10, 4), np.float32), counts=np.zeros(10, np.float32))
+CLASS_SUMS = ClassSums(
+  vectors=np.zeros((10, 4), np.float32), counts=np.zeros(10, np.float32)
+)
 HEAD = frozenset({('params', 'classifier', 'kernel')})
 LAYERS = Layers(HEAD | {('params', 'encoder', 'kernel')}, output=HEAD, batch_norm=HEAD)
 
@@ -51,7 +53,7 @@ def make_algorithm(part):
   layers = {'network_layers': LAYERS} if part.has('layered') else {}
   algorithm = part.function(**options(part), **layers)
   if algorithm.examine:
-    init_server = functools.partial(algorithm.init_server, zeros=SUMS)
+    init_server = functools.partial(algorithm.init_server, zeros=CLASS_SUMS)
     algorithm = algorithm._replace(init_server=init_server)
   return algorithm
 

@@ -84,7 +84,7 @@ def folder(tmp_path, tmp_path_factory, monkeypatch):
     )
   labels = np.arange(30)
   for name, test_y in (('labels', labels % 4), ('objects', labels.astype(object))):
-    np.savez(tmp_path / f'{name}.npz', **test_sources.arrays(test_y=test_y))
+    np.savez(tmp_path / f'{name}.npz', **(test_sources.arrays() | {'test_y': test_y}))
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv('HOME', str(tmp_path))
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
