@@ -1,5 +1,6 @@
 """Algebra on pytrees against numbers worked by hand."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -48,3 +49,9 @@ def test_sizes():
   assert tree.num_parameters(leaves) == 10
   assert tree.num_bytes(leaves) == 6 * 4 + 4
   assert tree.squared_norm({'a': jnp.array([3.0]), 'b': jnp.array([4.0])}) == 25.0
+
+
+def test_recorded_numbers_are_float32_where_jax_computes_in_float64():
+  with jax.enable_x64(True):
+    numbers = tree.float_scalars({'drift': jnp.float64(0.5)}, 'report')
+  assert numbers['drift'].dtype == jnp.float32

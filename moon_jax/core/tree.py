@@ -7,6 +7,7 @@ from collections.abc import Callable
 import chex
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from moon_jax.core.errors import UsageError
 from moon_jax.core.types import PyTree
@@ -54,7 +55,7 @@ def checked(tree: PyTree, template: PyTree, tree_name: str) -> PyTree:
 def float_scalars(numbers: dict[str, jax.Array], name: str) -> dict[str, jax.Array]:
   """The numbers as [] float32; raises UsageError as `checked` does."""
   numbers = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), dict(numbers))
-  return checked(numbers, dict.fromkeys(numbers, 0.0), name)
+  return checked(numbers, dict.fromkeys(numbers, np.float32(0.0)), name)
 
 
 def _leaf_forms(tree: PyTree) -> dict[str, str]:
