@@ -1,5 +1,8 @@
 """Scikit-learn's digits, which need no download."""
 
+import importlib.util
+import pathlib
+
 import numpy as np
 
 from moon_jax.core.types import Dataset
@@ -13,11 +16,13 @@ def load_digits() -> Dataset:
 
   Every fifth example of a class is a test example: stratified, the same in every run.
   """
-  from sklearn import datasets
-
-  digits = datasets.load_digits()
-  images = np.rint(digits.images * (255 / _LARGEST_PIXEL)).astype(np.uint8)
-  labels = digits.target
+  # The file that `sklearn.datasets.load_digits` reads: to import that function takes a
+  # second of every start, for pandas and SciPy's statistics.
+  package = pathlib.Path(importlib.util.find_spec('sklearn').origin).parent
+  table = np.loadtxt(package / 'datasets/data/digits.csv.gz', delimiter=',')
+  pixels, labels = table[:, :-1], table[:, -1].astype(int)
+  images = np.rint(pixels * (255 / _LARGEST_PIXEL)).astype(np.uint8)
+  images = images.reshape(-1, 8, 8)
   is_test = np.zeros(len(images), bool)
   for label in range(10):
     is_test[np.flatnonzero(labels == label)[2::5]] = True
