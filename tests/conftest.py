@@ -57,9 +57,11 @@ jax.devices()  # eight, however many a run in this process asks for
 
 # The longest tests come first, so that no worker waits for one at the end.
 LONGEST = (
+  'tests/round/test_round.py',
   'tests/runner/test_faults.py',
-  'tests/runner/test_hosts.py',
+  'tests/building/test_experiment.py',
   'tests/runner/',
+  'tests/test_site.py',
   'tests/sweeps/',
   'tests/config/',
   'tests/round/',

@@ -25,7 +25,7 @@ CHOICES = [
 ]
 # One file for each kind of convolutional network; other files compile slowly, or differ
 # from these only in numbers.
-PLAIN = ['configs/moonflower.py:default', 'configs/dco_moon.py:mnist_dco_moon']
+PLAIN = ['configs/moonflower.py:default']
 NUM_TESTED = 20
 
 

@@ -99,7 +99,7 @@ def computed(module, shape):
   return arrays
 
 
-DEEP = ['resnet18', 'grouped']
+DEEP = ['resnet18', 'grouped', 'bottlenecks']
 PLAIN = [name for name in CASES if name not in DEEP]
 
 
