@@ -218,11 +218,13 @@ def local_training(experiment: Experiment) -> client_training.LocalTraining:
   config = experiment.config
   part = catalog.part('optimizer', config.optimizer.name)
   options = traced.split(catalog.options('optimizer', flatten(config)))
-  optimizer = functools.partial(
+  make_optimizer = functools.partial(
     part.build, optax.GradientTransformation, **options.built_in
   )
   return client_training.LocalTraining(
-    algorithm=experiment.algorithm, network=experiment.network, optimizer=optimizer
+    algorithm=experiment.algorithm,
+    network=experiment.network,
+    make_optimizer=make_optimizer,
   )
 
 

@@ -103,12 +103,12 @@ class LocalTraining(NamedTuple):
     algorithm: the algorithm, which supplies the start, the frozen networks, the loss
       and so on.
     network: the network, used in training mode.
-    optimizer: scalars of the optimizer -> its two functions.
+    make_optimizer: scalars of the optimizer -> its two functions.
   """
 
   algorithm: Algorithm
   network: Network
-  optimizer: Callable[..., optax.GradientTransformation]
+  make_optimizer: Callable[..., optax.GradientTransformation]
 
   def represent(self, received, memory, images, mask, key) -> dict[str, jax.Array]:
     """name -> [B, D], the images under the algorithm's frozen networks.
@@ -136,7 +136,9 @@ class LocalTraining(NamedTuple):
       local=self.algorithm.begin(received, memory),
       client_facts=client_facts,
       variables=variables,
-      optimizer_state=self.optimizer(**scalars.optimizer).init(variables['params']),
+      optimizer_state=self.make_optimizer(**scalars.optimizer).init(
+        variables['params']
+      ),
       sums={},
       num_seen=jnp.zeros(()),
     )
@@ -148,6 +150,7 @@ class LocalTraining(NamedTuple):
       _, (parts, _) = objective(variables['params'], progress.local)
       return parts
 
+    # Only the loss knows the names of its parts.
     part_names = jax.eval_shape(parts_of_first_loss)
     return progress._replace(sums={name: jnp.zeros(()) for name in part_names})
 
@@ -164,11 +167,12 @@ class LocalTraining(NamedTuple):
 
     (loss, (parts, statistics)), grads = differentiate(params, progress.local)
     if algorithm.perturb:
+      # The gradient is then that of other params; the loss stays that of these.
       change = tree.checked(algorithm.perturb(grads, params, task), params, 'perturb')
       _, grads = differentiate(tree.add(params, change), progress.local)
     corrected = tree.checked(algorithm.correct(grads, task), grads, 'correct')
 
-    optimizer = self.optimizer(**scalars.optimizer)
+    optimizer = self.make_optimizer(**scalars.optimizer)
     # optax's Adam raises a float to an integer power, which strict promotion refuses.
     with jax.numpy_dtype_promotion('standard'):
       updates, optimizer_state = optimizer.update(
@@ -250,6 +254,7 @@ def checked_upload(
 ) -> tuple[Upload, PyTree]:
   """What a client sends, and its new memory."""
   returned = algorithm.upload(trained, task)
-  if isinstance(returned, tuple) and isinstance(returned[0], Upload):
+  is_pair = isinstance(returned, tuple) and len(returned) == 2
+  if is_pair and isinstance(returned[0], Upload):
     return returned
   raise UsageError("upload must return an Upload and the client's memory.")

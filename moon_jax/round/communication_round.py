@@ -15,7 +15,9 @@ from moon_jax.planning.plan import DevicePlan
 from moon_jax.round import aggregation
 from moon_jax.round.client_training import Finished, Work
 
-Round = Callable[[State, DevicePlan, Scalars, TrainSplit], tuple[State, ClientMetrics]]
+RoundFunction = Callable[
+  [State, DevicePlan, Scalars, TrainSplit], tuple[State, ClientMetrics]
+]
 
 
 def make_round(
@@ -23,7 +25,7 @@ def make_round(
   train: Callable[[Work], Finished],
   num_clients: int,
   train_second: Callable[[Work], Finished] | None = None,
-) -> Round:
+) -> RoundFunction:
   """Builds (state, plan, scalars, training split) -> (state, metrics [K]).
 
   Args:
@@ -44,6 +46,7 @@ def make_round(
       received=algorithm.broadcast(state.server),
       round=state.round,
       scalars=scalars,
+      # A second training, if there is one, has the memories to itself.
       memories=() if train_second else memories,
       cohort=plan.cohort,
       schedule=plan.schedule,
@@ -53,7 +56,7 @@ def make_round(
     server = aggregate(state.server, finished, plan, scalars.algorithm)
     if train_second:
       work = work._replace(memories=memories, schedule=plan.second_schedule)
-      finished = and_second_training(finished, work)
+      finished = add_second_training(finished, work)
     clients = held_memories.updated(finished.memory, finished.metrics.finite)
     metrics = finished.metrics._replace(
       computed=computed, server_finite=tree.all_finite(server)
@@ -63,10 +66,10 @@ def make_round(
   def with_computed_scalars(scalars, server_memory):
     """The scalars, with those that the algorithm computes; and the latter alone."""
     numbers = dict(algorithm.scalars(scalars.algorithm, server_memory))
-    zeros = {
+    template = {
       name: jnp.zeros((), jnp.result_type(number)) for name, number in numbers.items()
     }
-    numbers = tree.checked(numbers, zeros, 'scalars')
+    numbers = tree.checked(numbers, template, 'scalars')
     computed = {
       name: number for name, number in numbers.items() if name not in scalars.algorithm
     }
@@ -82,13 +85,13 @@ def make_round(
       sent = Uploads(finished.upload, weights, finite, plan.attack_seeds)
     else:
       sent = aggregation.mean_of_finite(finished.upload, finite, weights)
-    participation = jnp.sum(finite, dtype=jnp.float32) / num_clients
-    server = algorithm.aggregate(before, sent, participation, scalars)
+    counted_fraction = jnp.sum(finite, dtype=jnp.float32) / num_clients
+    server = algorithm.aggregate(before, sent, counted_fraction, scalars)
     if not isinstance(server, Server):
       raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
     return tree.checked(server, before, 'aggregate')
 
-  def and_second_training(first, work):
+  def add_second_training(first, work):
     """What the clients leave behind after both trainings."""
     second = train_second(work)
     num_seen = jnp.maximum(second.metrics.num_seen, 1.0)
@@ -138,9 +141,10 @@ def _held_memories(state: State, plan: DevicePlan, num_clients: int) -> _HeldMem
   """The memories of all clients, or those that a client store brings for the cohort."""
   clients = plan.cohort.clients
   if plan.arrivals is None:
+    # Ids ascend: if everyone takes part, slot k holds client k.
     everyone_takes_part = len(clients) == num_clients
     return _HeldMemories(state.clients, clients, holds_cohort_only=everyone_takes_part)
-  slot_before = plan.arrivals.staying
-  stayed = tree.gather(state.clients, jnp.maximum(slot_before, 0))
-  table = tree.where(slot_before >= 0, stayed, plan.arrivals.memories)
+  previous_slot = plan.arrivals.staying
+  stayed = tree.gather(state.clients, jnp.maximum(previous_slot, 0))
+  table = tree.where(previous_slot >= 0, stayed, plan.arrivals.memories)
   return _HeldMemories(table, clients, holds_cohort_only=True)

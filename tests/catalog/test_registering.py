@@ -282,6 +282,9 @@ FAILING = {
   'upload=lambda v, task: (moon_jax.Upload(v), [0.0]))': (
     "upload's memory must have the structure PyTreeDef((*,)), not PyTreeDef([*])."
   ),
+  'moon_jax.Algorithm(upload=lambda v, task: (moon_jax.Upload(v), (), 0))': (
+    "upload must return an Upload and the client's memory."
+  ),
   'moon_jax.Algorithm(upload=lambda v, task: None)': (
     "upload must return an Upload and the client's memory."
   ),
