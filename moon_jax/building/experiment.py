@@ -119,7 +119,8 @@ def build(
   with blamed(algorithm_options.part):
     traffic = exchanged(algorithm, network.shapes, scalars, dataset.num_classes)
     has_client_models = client_memory.has_client_models(algorithm, network.shapes)
-  if divided.num_clients == 1:  # its model is the global one
+  if divided.num_clients == 1:
+    # Its model is the global one.
     has_client_models = False
 
   client_test_options = ClientTestOptions(config)
