@@ -1,7 +1,7 @@
 """The program: `python launch.py`, `moon-jax` and `python -m moon_jax` are the same.
 
-With a first word it is another program: `moon-jax sweep` is `python -m moon_jax.sweep`,
-and so it is with report, predict and export.
+If the first word is sweep, report, predict or export, the program of this name runs:
+`moon-jax sweep` is `python -m moon_jax.sweep`.
 """
 
 import contextlib

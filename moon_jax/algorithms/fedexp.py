@@ -27,7 +27,7 @@ class ServerMemory(NamedTuple):
 def fedexp(
   *, eps: float, eps_decay: float = 1.0, evaluate: str = 'last'
 ) -> base.Algorithm:
-  """FedAvg whose server takes the longer a step the more the clients' updates differ.
+  """FedAvg whose server takes longer steps if the clients' updates differ more.
 
     w <- w + eta_g D,   D = sum_i p_i D_i over the cohort
     eta_g = max{1, sum_i p_i ||D_i||^2 / (2 (||D||^2 + eps))}

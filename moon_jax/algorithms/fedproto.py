@@ -11,7 +11,8 @@ def fedproto(*, lam: float, distance: str = 'mean') -> base.Algorithm:
 
   The local loss is CE + lambda D. D of an example is the squared distance of its
   representation f to the global prototype C_c of its class, as a mean (or sum) over
-  dimensions. It is 0 for a class without a prototype, so for all in the first round.
+  dimensions. It is 0 for a class without a prototype. In the first round no class
+  has one.
 
   After its last step a client shows all its examples to its trained network, in
   evaluation mode. For each class it sends the sum of f and the count; C_k is the

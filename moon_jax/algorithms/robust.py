@@ -84,8 +84,9 @@ def krum(*, num_byzantine: int, num_selected: int) -> Algorithm:
   The score of a model is the sum of its squared distances to the n - f - 2 nearest of
   the others, and to one at least; n is the number of models, f how many may be
   Byzantine. If scores are equal, the client with the smaller id is selected.
-  (arXiv:1703.02757; Krum selects one model, multi-Krum several.) It is proven for 2 f +
-  2 < n: with fewer models, also because some are left out, f of them may agree and win.
+  (arXiv:1703.02757; Krum selects one model, multi-Krum several.) The proof needs
+  2 f + 2 < n. With fewer models, also if some are left out, f Byzantine models that
+  agree can win.
 
   Args:
     num_byzantine: f, at least 0.

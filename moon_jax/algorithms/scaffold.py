@@ -37,12 +37,12 @@ def scaffold() -> base.Algorithm:
   """Every local step is corrected for the client's drift: g - c_i + c.
 
   c_i <- c_i - c + (x - y_i) / (eta a(K)) after K steps from x to y_i (option II), with
-  a(K) = sum_{k=1..K} (1 - momentum^k) / (1 - momentum): K steps at a learning rate of 1
-  along a gradient of 1 lead as far, and without momentum it is K. Weight decay is part
-  of the drift. The model is the mean weighted by examples, and c <- c + |S| / N mean_i
-  (c_i's change) over the cohort S, so that c stays the mean of all N clients' c_i. All
-  start at 0 and have the shape of the trainable parameters. The server sends all that
-  it keeps: x, and c, which is its memory.
+  a(K) = sum_{k=1..K} (1 - momentum^k) / (1 - momentum). This is the distance that K
+  steps at learning rate 1 cover along a gradient of 1; without momentum it is K. Weight
+  decay is part of the drift. The model is the mean weighted by examples, and
+  c <- c + |S| / N mean_i (c_i's change) over the cohort S, so that c stays the mean of
+  all N clients' c_i. All start at 0 and have the shape of the trainable parameters. The
+  server sends all that it keeps: x, and c, which is its memory.
 
   The local optimizer must be SGD, without Nesterov's momentum, for which a(K) would
   differ.

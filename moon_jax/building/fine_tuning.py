@@ -46,7 +46,7 @@ def tune_and_test(
   tests: ClientTests,
   positions: jax.Array,
 ) -> jax.Array:
-  """The number of its own test examples that each fine-tuned model gets right.
+  """Fine-tunes models; counts the test examples that each classifies correctly.
 
   Args:
     experiment: the experiment.

@@ -66,7 +66,7 @@ def test(
   tests: ClientTests,
   positions: jax.Array,
 ) -> dict[str, jax.Array]:
-  """The number of its own examples that each client's models get right, when traced.
+  """Counts the test examples of each client that its models classify correctly; traced.
 
   Args:
     experiment: the experiment.

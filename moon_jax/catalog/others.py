@@ -80,7 +80,7 @@ _RESNET_KNOBS = _CNN_KNOBS | {
 
 
 def _headless_rules(group: str, knobs: Mapping[str, Knob]) -> list[Rule]:
-  """The rules that a model without a head takes no widths of a head."""
+  """The rules by which the widths of a head are refused for a model without one."""
   return [
     Rule(f'{group}.{name}', exactly(knobs[name].default), f'{group}.head', 'none')
     for name in ('head_width', 'representation')

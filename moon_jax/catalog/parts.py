@@ -170,7 +170,7 @@ class Part(NamedTuple):
     traits: words that rules and reports ask for; its name and group are traits too.
     knobs: name -> Knob, of the part's own group.
     group: name of this group; '': the part's name.
-    metrics: column -> Metric, beside the columns of every run.
+    metrics: column -> Metric, besides the columns of every run.
     check: (valid values, dotted name -> value) -> problems, one line each. A check that
       reads a knob with an invalid value is skipped: that mistake is reported already.
     registered: name and SHA-256 of the source file, for a registered part.

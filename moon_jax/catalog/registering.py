@@ -135,7 +135,8 @@ def register_schedule(name: str, make: Callable, *, knobs: Knobs = None) -> None
     name: small letters, digits and _.
     make: function of the round t, from 0, the number of rounds, and by name of the
       part's knobs, that returns the factor of the learning rate in this round, a Python
-      number of at least 0. As it may depend on `num_rounds`, a run cannot change these.
+      number of at least 0. The factor may depend on `num_rounds`, so a resumed run
+      cannot change that knob.
     knobs: name -> moon_jax.knob(...).
   """
   register('schedule', name, make, knobs=knobs)

@@ -122,7 +122,7 @@ def print_or_help(argv: Sequence[str], page: str, text: Callable[[], str]) -> in
   Args:
     argv: the words after the program's name.
     page: the page of help.
-    text: function that does the program's work and returns its last words.
+    text: function that does the program's work and returns the text to print.
 
   Returns:
     The exit code; an error of the user is one clear line.

@@ -41,7 +41,7 @@ Kinds = Mapping[str, str]
 
 
 def opened(path: str | os.PathLike) -> BinaryIO:
-  """Opens a file for reading; never waits, as a named pipe would let it.
+  """Opens a file for reading; refuses a named pipe, which could make it wait.
 
   Raises:
     OSError: it cannot be read, or is a named pipe, a device or the like.

@@ -39,8 +39,8 @@ def host_rng(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:
     seed: the run's seed, >= 0.
     purpose: what is drawn.
     *parts: what else the draw depends on: round, client, epoch, attempt; each >= 0.
-      Two draws that share a purpose have equally many parts: zeros at the end count as
-      nothing, so without a last part that is 0 the stream is the same.
+      All draws of a purpose must have equally many parts, because zeros at the end do
+      not change the stream.
 
   Returns:
     A generator whose stream depends on nothing else, so neither the lane a client

@@ -124,7 +124,7 @@ class Batch(NamedTuple):
 
 
 class Task(NamedTuple):
-  """What a client knows while it trains, beside its data.
+  """What a client knows while it trains, besides its data.
 
   Attributes:
     received: what the server sent this round.
@@ -241,7 +241,7 @@ class Server(NamedTuple):
   Attributes:
     variables: the global model, {'params': ...}, and with batch normalisation
       'batch_stats'.
-    memory: what the algorithm's server keeps beside it; () if it keeps nothing.
+    memory: what the algorithm's server keeps besides the model; () if it keeps nothing.
   """
 
   variables: PyTree

@@ -21,7 +21,7 @@ def kept(
 
   It has changed if the folder, or a name, size or time below it, has changed. The
   decoded set is kept as one uncompressed .npz, whose checksums are compared while it is
-  read. A torn file is made anew, and a file that cannot be written is not kept.
+  read. A damaged file is made again, and a file that cannot be written is not kept.
 
   Args:
     name: name by which the set is asked for.

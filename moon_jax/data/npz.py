@@ -38,8 +38,8 @@ def load_npz(path: str) -> Dataset:
     path: the file. Images are [M, H, W] or [M, H, W, C], of uint8, whole numbers to
       255, or floats in [0, 1], which become whole grey levels; labels integers [M];
       [M, C, H, W] are turned, and [M, 1] labels are [M]. The classes are 0 to the
-      largest training label; labels may be text, too. Few files have class_names [Y];
-      train_client and test_client [M], integers or text, the user id of each
+      largest training label; labels may be text, too. A file may also have class_names
+      [Y]; train_client and test_client [M], integers or text, the user id of each
       example; val_x and val_y (x_val, ...; val_images, ...), kept for validation.
 
   Raises:

@@ -50,10 +50,11 @@ def load_tfds(
 ) -> Dataset:
   """Loads an image data set of TFDS, and prepares it first if necessary.
 
-  A prepared set is data, whoever made it: only TFDS's own classes describe it.
+  A set is refused if its description names a class that is not TFDS's own, because TFDS
+  would import it.
 
-  Reading needs no TensorFlow; downloading and preparing, once, does. The decoded images
-  are kept in the user's cache folder.
+  Reading needs no TensorFlow; downloading and preparing a set, which is done once,
+  needs it. The decoded images are kept in the user's cache folder.
 
   Args:
     name: TFDS name, e.g. 'cifar100' (its label is the fine one of two), 'svhn_cropped'
@@ -167,7 +168,7 @@ def _described_features(path: pathlib.Path) -> Any:
 
 
 def _without_case(name):
-  """'fashionmnist' of 'fashion_mnist' and 'FashionMNIST': TFDS takes both for one."""
+  """'fashionmnist' of 'fashion_mnist' and 'FashionMNIST', one name to TFDS."""
   return re.sub('[^a-z0-9]', '', name.lower())
 
 

@@ -77,7 +77,8 @@ def load_torchvision(path: str, name: str, trust_pickles: bool = False) -> Datas
     path: torchvision's `root`, or the folder of the set in it.
     name: 'mnist', 'fashion_mnist', 'kmnist', 'emnist/balanced' (or another split),
       'cifar10', 'cifar100' (the fine labels) or 'svhn'; torchvision's own names
-      ('FashionMNIST') do, too. EMNIST's images, which lie on their side, are turned.
+      ('FashionMNIST') are accepted too. EMNIST's images, which are stored transposed,
+      are turned upright.
     trust_pickles: whether files of CIFAR that differ from the published files are
       unpickled by Python, which runs whatever code is in them.
 

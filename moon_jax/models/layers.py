@@ -123,9 +123,9 @@ class BatchNorm(nn.Module):
   batch is divided by its biased standard deviation, and the running variance takes the
   unbiased one. For bfloat16 the arithmetic is in float32, the results are bfloat16.
 
-  One real value of a channel has no unbiased variance: it becomes `bias`, and the
-  running variance stays. (PyTorch refuses it.) Without any, both running statistics
-  stay, and the outputs mean nothing.
+  If a channel has one real value, it has no unbiased variance: the output is `bias`,
+  and the running variance does not change. (PyTorch refuses such a batch.) If it has
+  none, neither running statistic changes, and the outputs mean nothing.
 
   Attributes:
     channels: the axis of the channels, the first or the last (-1); the batch is the

@@ -40,8 +40,9 @@ class LaneLayout:
   def max_steps(self, num_steps: np.ndarray, cohort_size: int) -> int:
     """The largest number of steps of a lane, for any cohort.
 
-    Longest first, a client starts when the lanes have shared the longer ones, at worst
-    evenly (Graham 1969, list scheduling); no cohort is longer than the longest clients.
+    Clients are packed longest first, so a client starts at the latest when the lanes
+    have shared all longer clients evenly (Graham 1969, list scheduling). No cohort
+    needs more steps than the K longest clients.
 
     Args:
       num_steps: [N] steps of each client in a lane, at most; whole segments.

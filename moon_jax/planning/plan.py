@@ -125,10 +125,10 @@ class RoundPlan:
     )
 
   def num_transfers(self) -> int:
-    """How often a client receives a model in the round, and as often one is sent.
+    """The number of models that clients receive in the round; they send as many.
 
-    With a server, once for each client. Without one, once for each two neighbours that
-    are both present, each way.
+    With a server it is one for each client. Without one it is two for each pair of
+    neighbours that both take part.
     """
     if self.mixing is None:
       return len(self.clients)

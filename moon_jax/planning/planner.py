@@ -93,7 +93,7 @@ class TrainingPlanner:
 
   @property
   def max_segments(self) -> int:
-    """G: a segment has a known length, or ends when a client does, after some step."""
+    """G; a segment has a known length, or it ends when a client does."""
     if self.layout.segment_steps:
       return self.max_steps // self.layout.segment_steps
     return min(self.cohort_size, self.max_steps)

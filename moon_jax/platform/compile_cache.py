@@ -1,7 +1,8 @@
 """Keeps compiled programs for later starts, in JAX's persistent cache.
 
-No state of the cache ends a run. JAX raises whatever goes wrong with it, a damaged
-entry, a full disk, a lock that is not free; then the programs are compiled without it.
+The cache never ends a run. If anything goes wrong with it, such as a damaged entry, a
+full disk or a lock that is not free, JAX raises an error, and the programs are compiled
+without the cache.
 """
 
 import contextlib
@@ -37,8 +38,8 @@ def keep_kernels(choice: str) -> None:
 def compiled(choice: str, compile_programs: Callable[[], Programs]) -> Programs:
   """Compiles programs; those of an earlier start are read from the cache.
 
-  If the cache fails, for whatever reason, the programs are compiled without it, and a
-  line says why.
+  If the cache fails, for whatever reason, the programs are compiled without it, a line
+  says why, and all entries are removed (unless another start holds the lock).
 
   Args:
     choice: 'auto', 'off', or a folder. 'auto' is the user's cache folder, unless JAX

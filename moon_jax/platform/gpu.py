@@ -1,9 +1,9 @@
 """Chooses the lanes, and the length of a segment, with which a GPU trains. Host side.
 
-A GPU trains small networks of all clients as fast as that of one client, and waits for
-the host where its compiler does not know the length of a loop (`segments`). The
-constants come from programs that were compiled for an H200; docs/gpu.md has what was
-measured on one, with the MOON paper's network only.
+A GPU trains many small networks side by side as fast as one. It waits for the host
+where its compiler does not know the length of a loop (`segments`). The constants come
+from programs that were compiled for an H200; docs/gpu.md has what was measured on one,
+with the MOON paper's network only.
 """
 
 import functools
@@ -213,7 +213,7 @@ def _soonest_layout(planner_with, *, num_devices, max_lanes, step_time_of_lane):
 
 
 def _with_known_lengths(planner_with, layout):
-  """Segments of the length that costs least: short ones have ends, long ones filler."""
+  """Segments of the cheapest length: short ones end often, long ones have filler."""
   batch_size = planner_with(layout=layout).training.work.batch_size
 
   def cost(layout):

@@ -1,4 +1,4 @@
-"""Representations and predictions of trained models, kept beside each run."""
+"""Representations and predictions of trained models, kept in each run's directory."""
 
 from typing import NamedTuple
 

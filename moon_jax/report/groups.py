@@ -36,7 +36,9 @@ class Choice(NamedTuple):
 
 
 def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
-  """The runs that --where chooses; one that lacks a knob, not of data, has all values.
+  """The runs that --where chooses.
+
+  A run that does not use a knob fits all of its values, unless the knob is of the data.
 
   Raises:
     UsageError: no run has such a knob, or none is chosen.

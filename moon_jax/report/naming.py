@@ -43,7 +43,7 @@ def describe(key: Key) -> str:
 
 
 def describe_series(key: Key, identity: Mapping[str, Value]) -> str:
-  """`describe` for a series of such runs, which does not mention a plain mean."""
+  """`describe` for a series; a server that takes the plain mean is not mentioned."""
   if ALGORITHM in dict(key) and is_plain(identity):
     key = tuple((name, value) for name, value in key if name not in PLAIN)
   return describe(key)

@@ -36,7 +36,7 @@ class Ending(enum.StrEnum):
 
 
 class Algorithm(str):
-  """The name of an algorithm, with its entry of the catalog or of its own run.
+  """The name of an algorithm, with its entry from the catalog or from its run.
 
   Attributes:
     part: the entry.

@@ -64,7 +64,7 @@ def make_round(
     return State(server, clients, state.round + 1), metrics
 
   def with_computed_scalars(scalars, server_memory):
-    """The scalars, with those that the algorithm computes; and the latter alone."""
+    """All scalars, including those that the algorithm computes; and only the latter."""
     numbers = dict(algorithm.scalars(scalars.algorithm, server_memory))
     template = {
       name: jnp.zeros((), jnp.result_type(number)) for name, number in numbers.items()

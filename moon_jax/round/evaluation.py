@@ -123,8 +123,8 @@ def make_client_tests(
 ) -> Callable[[PyTree, DeviceSplit, ClientTests, jax.Array], jax.Array]:
   """Builds (source, split, tests, chosen [C]) -> [C] int32, number of correct examples.
 
-  Clients are tested one after the other, so only one model is in memory beside the
-  source. The devices of the mesh share the clients.
+  Clients are tested one after the other, so only one model at a time is in memory
+  besides the source. The devices of the mesh share the clients.
 
   Args:
     apply: the network in evaluation mode.

@@ -1,4 +1,4 @@
-"""Keeps clients' memories in a file between rounds, if not all are on the device.
+"""Keeps clients' memories in a file between rounds, if the device does not hold all.
 
 A client that never took part has the first memory, which is a function of the seed; the
 file has one record of each other client. The device gets the memories of the next

@@ -1,7 +1,7 @@
-"""Tests the global model or the clients' own models, with what the host alone has.
+"""Tests the global model or the clients' own models, where a test needs the host.
 
-The host has models that are in the client store, and programs that test each client on
-examples of its own. A few clients are tested at a time.
+It does so for models in the client store, and for tests of each client on examples of
+its own. A few clients are tested at a time.
 """
 
 import math
@@ -28,8 +28,8 @@ class Tested(NamedTuple):
     score: leaves [M], of the global model or of every client's; on the device or host.
     consensus_distance: mean over all clients of ||w_i - w||_2, with w the mean of all
       w_i; None with a server.
-    num_correct: column of the records -> [T] int32, the number of its own examples that
-      each tested client's model gets right; None if no client is tested.
+    num_correct: column of the records -> [T] int32, for each tested client, how many of
+      its own examples its model classifies correctly; None if no client is tested.
   """
 
   score: Score

@@ -21,7 +21,7 @@ as moon.mu with FedAvg, multiplies only the runs that use it.
 --out=DIR         folder of the run directories; default runs/<config>-sweep
 --dry-run         runs nothing; prints how far each run is, and estimates the time and
                   the disk space that the sweep still needs, from its first rounds or
-                  from earlier runs beside it
+                  from earlier runs in the folder that contains the sweep
 --jobs=N          number of processes, which share the cores; default one for each GPU,
                   and one without a GPU
 --slurm=OPTIONS   submits an array job with these options of sbatch, e.g.

@@ -52,8 +52,8 @@ def table(runs: Sequence[SweepRun], out: pathlib.Path) -> Iterator[str]:
   """A line for each run, how far it is; then an estimate of time and disk space.
 
   A run is estimated by the average of the begun runs with its algorithm, or of all
-  begun runs if there are none; before any run has begun, by earlier runs like it on
-  this machine, beside the sweep.
+  begun runs if there are none. Before any run has begun, the estimate is from similar
+  earlier runs on this machine, in the folder that contains the sweep.
 
   Args:
     runs: the runs of the sweep.
@@ -113,7 +113,7 @@ def _cost(workdir: pathlib.Path, knobs: Mapping[str, Any]) -> _Cost:
 def _costs_of_earlier_runs(
   out: pathlib.Path, knobs: Mapping[str, Any]
 ) -> Iterator[_Cost]:
-  """The costs of similar runs beside the sweep, and in other sweeps there."""
+  """The costs of similar runs, and of runs of sweeps, next to the sweep's folder."""
   machine = provenance.machine()
   for pattern in ('*', '*/*'):
     for path in sorted(out.parent.glob(f'{pattern}/{run_directory.CONFIG}')):

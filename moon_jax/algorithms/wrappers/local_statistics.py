@@ -31,8 +31,8 @@ def with_local_statistics(inner: Algorithm) -> Algorithm:
 
   Args:
     inner: the algorithm. Its `evaluated` is called once for each client, with the
-      client's statistics in the global model. Averaging among neighbours stands
-      inside, not around.
+      client's statistics in the global model. Without a server, `inner` includes the
+      averaging among neighbours.
   """
 
   def view(received, memory):

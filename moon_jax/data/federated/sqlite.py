@@ -62,7 +62,7 @@ def _read(data_flag, path, image, label):
 
 
 def _require_no_changes(path):
-  """Raises ValueError if a file beside the database has changes of it."""
+  """Raises ValueError if another file holds changes that the database lacks."""
   for ending, start in _CHANGE_FILES.items():
     change_file = path.with_name(f'{path.name}{ending}')
     if change_file.exists():

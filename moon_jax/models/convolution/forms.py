@@ -79,7 +79,7 @@ def along(axis: int, vector: jax.Array) -> jax.Array:
 
 
 def _fused(x, kernel, bias, padding):
-  """One pass of a compiled function, of bfloat16 in float32 too."""
+  """One pass of a compiled function; it computes bfloat16 in float32."""
   y = fused_cpu.convolve_pool_relu(
     direct.widened(x), direct.widened(kernel), direct.widened(bias), padding
   )

@@ -1,4 +1,4 @@
-"""Convolution, bias, 2x2 max-pooling and ReLU as one kernel for a CPU; its gradients.
+"""Convolution, bias, max-pooling and ReLU in one kernel for a CPU, with gradients.
 
 fused_cpu.cc has the arithmetic, in float32. The system's C++ compiler builds it for the
 processor at hand when a network first needs it, and XLA calls it as foreign functions

@@ -1,4 +1,4 @@
-"""TensorBoard's event file. A full disk ends the file, and nothing else."""
+"""TensorBoard's event file. On a full disk the file ends, and the run continues."""
 
 import contextlib
 import io
