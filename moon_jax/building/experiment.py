@@ -115,8 +115,8 @@ def build(
 
   algorithm_options = AlgorithmOptions(config)
   algorithm = make_algorithm(algorithm_options, network)
-  scalars = TracedOptions(config).scalars(algorithm, round_index=0)
   with blamed(algorithm_options.part):
+    scalars = TracedOptions(config).scalars(algorithm, round_index=0)
     traffic = exchanged(algorithm, network.shapes, scalars, dataset.num_classes)
     has_client_models = client_memory.has_client_models(algorithm, network.shapes)
   if divided.num_clients == 1:

@@ -248,6 +248,9 @@ FAILING = {
     "The algorithm 'mine' failed, line 4: ValueError: first: second"
   ),
   'moon_jax.Algorithm(init_client=lambda v: v[0])': "The algorithm 'mine' failed, line",
+  'moon_jax.Algorithm(hyperparameters={"mu": "high"})': (
+    "The algorithm 'mine' failed at `algorithm_scalars, optimizer_scalars = "
+  ),
   'moon_jax.Algorithm(loss=lambda *given: None)': (
     "The algorithm 'mine' failed at `loss, parts = self.algorithm.loss(outputs, "
   ),
