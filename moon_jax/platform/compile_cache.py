@@ -86,10 +86,11 @@ def _programs_folder(choice: str) -> pathlib.Path | None:
 
 
 def _empty(folder: pathlib.Path) -> None:
-  """Removes all entries; the lock of another process stays."""
-  for entry in folder.glob('[!.]*'):
-    with contextlib.suppress(OSError):
-      entry.unlink()
+  """Removes all entries that can be removed; the lock of another process stays."""
+  with contextlib.suppress(OSError):  # the folder cannot be listed
+    for entry in folder.glob('[!.]*'):
+      with contextlib.suppress(OSError):
+        entry.unlink()
 
 
 @contextlib.contextmanager
