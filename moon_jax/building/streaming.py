@@ -2,9 +2,11 @@
 
 In a round the device holds an ordinary training split, of the cohort alone:
 
-  examples   slot 0's, slot 1's, ..., and filler up to the size of the largest cohort
-  rows       all of them, in this order
-  offsets    one entry per slot of the cohort; in a split in memory, one per client
+  examples         slot 0's, slot 1's, ..., and filler up to the size of the largest
+                   cohort
+  rows_by_owner    all of them, in this order
+  offsets          where the rows of each slot begin; in a split in memory, those of
+                   each client
 """
 
 import dataclasses

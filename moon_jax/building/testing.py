@@ -119,7 +119,7 @@ def _flag_that_needs_client_tests(
       f'out, or choose another {flag("algorithm")} or {flag("batch_norm")}.',
     )
   if algorithm.personal:
-    return f'{flag("algorithm")}={options.algorithm}'
+    return flag('algorithm', options.algorithm)
   return flag('fine_tune_epochs', epochs) if epochs else ''
 
 

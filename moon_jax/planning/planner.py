@@ -99,7 +99,7 @@ class TrainingPlanner:
     return min(self.cohort_size, self.max_steps)
 
   def with_work(self, work: LocalWork) -> 'TrainingPlanner':
-    """The planner of another training, with as many steps as this one needs."""
+    """The planner of another local training; S is what that training needs."""
     return dataclasses.replace(self, work=work, min_steps=0)
 
   def real_steps(self, clients: np.ndarray) -> np.ndarray:
@@ -287,7 +287,6 @@ def make_planner(
     averaging: how the clients' models are averaged.
     client_facts: what clients know about their data; None: nothing.
   """
-
   if process_lanes is None:
     process_lanes = range(layout.num_lanes)
   training = TrainingPlanner(

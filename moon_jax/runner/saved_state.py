@@ -60,7 +60,7 @@ def save(
 
 
 def bytes_needed(state: State) -> int:
-  """The space that a save needs, at most.
+  """The space that orbax needs for a save, at most.
 
   Where that is not free a save must not begin: on a full disk orbax's threads print
   hundreds of lines of tracebacks before they raise the error.
