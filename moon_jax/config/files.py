@@ -1,5 +1,6 @@
 """Loads config files: FILE, or FILE:VARIANT for one of its experiments."""
 
+import inspect
 import os
 import pathlib
 import sys
@@ -135,6 +136,8 @@ def import_config(path: str, *, relative_to: str | None = None) -> ModuleType:
   >>> import_config('configs/digits_moon.py').get_config().num_rounds
   30
 
+  A file never gets itself: a file of the user's may build on ours of the same name.
+
   Args:
     path: the file, as for `--config`: one in the working directory comes before ours.
     relative_to: `__file__` of the config file that asks. Then `path` is a file in the
@@ -147,6 +150,8 @@ def import_config(path: str, *, relative_to: str | None = None) -> ModuleType:
     candidates = _candidates(path)
   else:
     candidates = [pathlib.Path(relative_to).parent / path, HOME / 'configs' / path]
+  asking_file = inspect.currentframe().f_back.f_globals.get('__file__', '')
+  candidates = [file for file in candidates if not _is_same(file, asking_file)]
   file = _first_file(candidates)
   if file is None:
     raise ConfigError([f'import_config({path!r}): there is no such file.'])
@@ -161,6 +166,10 @@ def _candidates(path: str) -> list[pathlib.Path]:
 def _first_file(paths: list[pathlib.Path]) -> pathlib.Path | None:
   # Not Path.is_file, which raises if the name is too long.
   return next((path for path in paths if os.path.isfile(path)), None)
+
+
+def _is_same(path: pathlib.Path, other: str) -> bool:
+  return os.path.realpath(path) == os.path.realpath(other)
 
 
 def _run_config(path: str) -> ModuleType:

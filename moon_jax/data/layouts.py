@@ -11,6 +11,7 @@ from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.data.errors import DataError
 from moon_jax.data.imagefolder import ENDINGS
+from moon_jax.data.pickles import UntrustedPickleError
 
 _MOST_NAMES = 10_000  # that are looked at
 # Ending of a file -> its source; or, for a folder, a name in it (a regular expression
@@ -35,6 +36,8 @@ def hint_at_other_source(source: str, path: str) -> Iterator[None]:
   """Adds to a DataError the other source that reads the path, if there is one."""
   try:
     yield
+  except UntrustedPickleError:
+    raise  # it is the right source
   except DataError as error:
     other_source, example = source_of(path) if path else ('', '')
     if other_source in ('', source):

@@ -86,6 +86,14 @@ def test_a_pickle_that_is_not_trusted_runs_nothing(
   assert not (tmp_path / 'out').exists()
 
 
+def test_no_other_source_is_advised_for_a_pickle(tmp_path):
+  options = layouts.cifar10(tmp_path, FEDERATION) | {'data.trust_pickles': False}
+  (tmp_path / 'set/train.parquet').touch()
+  with pytest.raises(pickles.UntrustedPickleError) as raised:
+    load(options)
+  assert 'is read by' not in str(raised.value)
+
+
 @pytest.mark.parametrize('layout', PICKLED_LAYOUTS, ids=lambda layout: layout.__name__)
 def test_a_trusted_pickle_is_read_by_python_itself(layout, tmp_path, monkeypatch):
   """The other half of the test above: with the knob, the code does run."""
