@@ -127,14 +127,36 @@ def test_a_data_set_imports_nothing(working_folder, kind):
     sources.load('tfds', limit=0, name='mine', dir='data')
 
 
-@pytest.mark.parametrize('kind', DESCRIPTIONS)
+@pytest.mark.parametrize('kind', ['named', 'snake case', 'JSON in a word'])
 def test_the_features_in_the_info_of_a_data_set_import_nothing(working_folder, kind):
-  path = write_set(working_folder / 'data', {})
-  (path / 'features.json').unlink()
+  image = IMAGE | {'pythonClassName': f'{OWN}image_feature.Image'}
+  path = write_set(working_folder / 'data', described(image))
   features = DESCRIPTIONS[kind]
   edit_json(path / 'dataset_info.json', lambda info: info.update(features=features))
-  with pytest.raises(DataError, match=r"dataset_info\.json names a class of 'payload'"):
+  with pytest.raises(DataError, match="names a class of 'payload', not one"):
     sources.load('tfds', limit=0, name='mine', dir='data')
+
+
+# A name, and where TFDS looks for the set: also outside the folder with that name.
+@pytest.mark.parametrize(
+  ('name', 'place'),
+  [
+    ('mine:1.0.0', 'data/mine/1.0.0'),
+    ('Mine:1.*.*', 'data/mine/1.0.0'),
+    ('mine/small', 'data/mine/small/1.0.0'),
+    ('mine/..:1.0.0', 'data/1.0.0'),
+    ('mine/config=../other', 'data/other/1.0.0'),
+  ],
+)
+@pytest.mark.parametrize('prepare', [True, False])
+def test_no_name_of_a_data_set_imports_anything(working_folder, name, place, prepare):
+  path = write_set(working_folder / 'data', DESCRIPTIONS['named'])
+  (working_folder / 'moved').mkdir()
+  path = path.rename(working_folder / 'moved/set')
+  (working_folder / place).parent.mkdir(parents=True, exist_ok=True)
+  path.rename(working_folder / place)
+  with pytest.raises(DataError, match="names a class of 'payload', not one"):
+    sources.load('tfds', limit=0, name=name, dir='data', prepare=prepare)
 
 
 EVIL = {'source': 'tfds', 'name': 'mine', 'dir': 'data', 'limit': 0}

@@ -1,19 +1,19 @@
 """TensorFlow Datasets; TensorFlow itself is needed to prepare a set, not to read it."""
 
+import contextlib
 import importlib.metadata
 import importlib.util
-import json
 import logging
 import os
 import pathlib
 import re
 import sys
+import types
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.core import files, paths
 from moon_jax.core.errors import did_you_mean
 from moon_jax.core.flags import flag
 from moon_jax.core.types import Dataset
@@ -27,8 +27,6 @@ from moon_jax.data.pixels import PIXEL_STATISTICS
 # TFDS stores these images lying on their side, as NIST does; here they are transposed.
 TRANSPOSED = ('emnist',)
 DOWNLOAD_RETRIES = 3  # with TFDS's ten it takes minutes to notice a missing network
-# The keys of the names of classes in the description of the features of a set.
-_CLASS_KEYS = ('pythonClassName', 'python_class_name', 'type')
 
 
 class _Split(NamedTuple):
@@ -115,15 +113,15 @@ def _tfds_builder(name, data_dir, prepare):
   name_flag = flag('data.name', name)
   with one_line(f'cannot open {name_flag} in {data_dir}; check both'):
     import tensorflow_datasets as tfds
-    from tensorflow_datasets.core import read_only_builder
+    from tensorflow_datasets.core import features, read_only_builder
 
     if not prepare:
       data_dir = os.path.abspath(data_dir)  # not gs://, which is no folder
-    _refuse_foreign_classes(pathlib.Path(data_dir), name)
     find = tfds.builder if prepare else read_only_builder.builder_from_files
     try:
-      # Without file_format, because with it another format is a bare ValueError.
-      return find(name, data_dir=data_dir)
+      with _importing_no_class(features.feature):
+        # Without file_format, because with it another format is a bare ValueError.
+        return find(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError:
       # TFDS would fetch the community's list from the network.
       known_names = ()
@@ -135,62 +133,30 @@ def _tfds_builder(name, data_dir, prepare):
       ) from None
 
 
-def _refuse_foreign_classes(data_dir: pathlib.Path, name: str) -> None:
-  """TFDS imports the class of each feature by its name, so all names must be TFDS's.
+@contextlib.contextmanager
+def _importing_no_class(feature: types.ModuleType) -> Iterator[None]:
+  """Inside, TFDS knows the classes of its own features, and imports no other.
 
-  Every version and configuration of the set is looked at, whichever TFDS will choose.
+  TFDS imports what the description of a set names. It chooses the folder of the set by
+  the words of a name, by a default in a file, by `..` in either: so the import itself
+  is taken away, and no folder is searched for names.
 
-  Raises:
-    DataError: the description of a set with this name names another module's class.
+  Args:
+    feature: the module of TFDS that imports them.
   """
-  if not data_dir.is_dir():
-    return
-  plain_name = _without_case(re.search(r'(?:.*:)?([\w-]*)', name.partition('/')[0])[1])
-  for folder in data_dir.iterdir():
-    if _without_case(folder.name) != plain_name:
-      continue
-    for path in paths.below(folder, follow=True):
-      for class_name in _class_names(_described_features(path)):
-        if not class_name.startswith('tensorflow_datasets.'):
-          module = class_name.rpartition('.')[0]
-          raise DataError(
-            f'A {path.name} names a class of {module!r}, not one of TFDS.'
-          )
-
-
-def _described_features(path: pathlib.Path) -> Any:
-  """The JSON with which a file describes features; None if it is another file."""
-  if path.name == 'features.json':
-    return json.loads(files.contents(path))
-  if path.name == 'dataset_info.json':
-    return json.loads(files.contents(path)).get('features')
-  return None
-
-
-def _without_case(name):
-  """'fashionmnist' of 'fashion_mnist' and 'FashionMNIST', one name to TFDS."""
-  return re.sub('[^a-z0-9]', '', name.lower())
-
-
-def _class_names(content: Any) -> Iterator[str]:
-  """The names of classes in JSON, also in JSON within its texts."""
-  if isinstance(content, dict):
-    for key, entry in content.items():
-      if key in _CLASS_KEYS and isinstance(entry, str):
-        yield entry
-      yield from _class_names(entry)
-  elif isinstance(content, list):
-    for entry in content:
-      yield from _class_names(entry)
-  elif isinstance(content, str) and content.lstrip()[:1] in ('{', '['):
-    yield from _class_names(_json_or_none(content))
-
-
-def _json_or_none(text):
+  importing = feature.importlib
+  feature.importlib = types.SimpleNamespace(import_module=_refuse_to_import)
   try:
-    return json.loads(text)
-  except ValueError:  # a text in brackets, which TFDS cannot parse either
-    return None
+    yield
+  finally:
+    feature.importlib = importing
+
+
+def _refuse_to_import(module_name: str) -> None:
+  raise DataError(
+    f'The description of the data set names a class of {module_name!r}, not one of '
+    'TFDS: that would run its code.'
+  )
 
 
 def _supervised_keys(name, info):
