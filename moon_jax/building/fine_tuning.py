@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from moon_jax.algorithms.base import Algorithm, SecondTraining
-from moon_jax.building import own_tests, programs, scheduling
+from moon_jax.building import client_tests, programs, scheduling
 from moon_jax.building.experiment import Experiment
 from moon_jax.core import tree
 from moon_jax.core.keys import Purpose
@@ -77,7 +77,7 @@ def tune_and_test(
     experiment.network.apply,
     experiment.placement.mesh,
     model=tree.gather,
-    batch_size=own_tests.batch_size(experiment),
+    batch_size=client_tests.batch_size(experiment),
   )
   return test(tune(work).memory, split, tests, positions)
 
@@ -108,7 +108,7 @@ def compiled(experiment: Experiment, state: State) -> Callable[[State], np.ndarr
   all_clients = np.arange(len(planner.data.sizes))
   fillers = np.setdiff1d(all_clients, clients_with_tests)
   order = np.concatenate([clients_with_tests, fillers]).astype(np.int32)
-  split, tests = own_tests.inputs(experiment)
+  split, tests = client_tests.inputs(experiment)
   # The schedule is for the rounds: at their end its rate may be close to 0.
   learning_rate = devices.replicate(
     np.float32(experiment.config.optimizer.learning_rate), mesh

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from moon_jax.building import own_tests
+from moon_jax.building import client_tests
 from moon_jax.building.experiment import Experiment
 from moon_jax.core.types import PyTree, State
 from moon_jax.platform import devices
@@ -42,12 +42,12 @@ class HostTestPrograms(NamedTuple):
 
   Attributes:
     evaluate: (state, test, validation) -> Score.
-    own_models: the test of each client on its own examples; None if there is none.
+    of_clients: the test of each client on its own examples; None if there is none.
     fine_tuned: the test of fine-tuned models; None without fine-tuning.
   """
 
   evaluate: Callable
-  own_models: Callable | None
+  of_clients: Callable | None
   fine_tuned: Callable | None
 
 
@@ -76,8 +76,8 @@ def evaluate(
       state, experiment.tests.examples, experiment.tests.validation
     )
   num_correct = None
-  if programs.own_models:
-    num_correct = _test_clients(experiment, programs.own_models, state, store)
+  if programs.of_clients:
+    num_correct = _test_clients(experiment, programs.of_clients, state, store)
   if programs.fine_tuned:
     num_correct['tuned_accuracy'] = programs.fine_tuned(state)
   distance = None
@@ -120,7 +120,7 @@ def _test_clients(experiment, program, state, store) -> dict[str, np.ndarray]:
     )
     return program(state._replace(clients=memories), positions)
 
-  return _in_groups(count_correct, len(clients), own_tests.at_a_time(experiment))
+  return _in_groups(count_correct, len(clients), client_tests.at_a_time(experiment))
 
 
 def _in_groups(test: Callable, count: int, group_size: int) -> PyTree:

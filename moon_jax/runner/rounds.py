@@ -27,7 +27,7 @@ from concurrent import futures
 import jax
 import numpy as np
 
-from moon_jax.building import fine_tuning, own_tests, programs
+from moon_jax.building import client_tests, fine_tuning, programs
 from moon_jax.building.experiment import Experiment
 from moon_jax.config import used_value
 from moon_jax.core import tree
@@ -200,14 +200,14 @@ class Rounds:
     compiled = programs.compile_programs(
       experiment, state, inputs, donate=not self._keep_states
     )
-    test_own_models = None
+    test_clients = None
     if experiment.tests.of_clients:
-      test_own_models = own_tests.compiled(experiment, state)
+      test_clients = client_tests.compiled(experiment, state)
     test_fine_tuned = None
     if used_value(experiment.config, 'fine_tune_epochs'):
       test_fine_tuned = fine_tuning.compiled(experiment, state)
     host_tests = evaluation.HostTestPrograms(
-      compiled.evaluate, test_own_models, test_fine_tuned
+      evaluate=compiled.evaluate, of_clients=test_clients, fine_tuned=test_fine_tuned
     )
     return compiled, host_tests
 
