@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moon_jax.core.errors import RunError
+from moon_jax.core.flags import option
 from moon_jax.core.types import Dataset
 from moon_jax.data.dataset import Split, pair_fault, split_fault
 from moon_jax.data.errors import DataError
@@ -59,7 +60,8 @@ def write(
     np.savez(partial / records.INDEX, **index)
     partial.rename(out)
   except OSError as error:
-    raise RunError(f'{str(out)!r} cannot be written: {error}') from error
+    words = option('out', str(out))
+    raise RunError(f'{words} cannot be written: {error}') from error
   finally:
     shutil.rmtree(partial, ignore_errors=True)
   return index['sizes']
