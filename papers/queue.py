@@ -69,7 +69,9 @@ class Line(NamedTuple):
   settings: list[str]
 
 
-def cells(table: pathlib.Path, runs: pathlib.Path, data: str = '') -> list[SweepRun]:
+def queued_runs(
+  table: pathlib.Path, runs: pathlib.Path, data: str = ''
+) -> list[SweepRun]:
   """The runs that a table lists, the most important first.
 
   Args:
@@ -82,7 +84,7 @@ def cells(table: pathlib.Path, runs: pathlib.Path, data: str = '') -> list[Sweep
   """
   if not table.is_file():
     raise UsageError(f'{table} is missing.')
-  listed_cells = []
+  listed_runs = []
   problems = []
   for text in table.read_text().splitlines():
     words = text.partition('#')[0].strip()
@@ -95,13 +97,13 @@ def cells(table: pathlib.Path, runs: pathlib.Path, data: str = '') -> list[Sweep
     for seed in line.seeds:
       for variant in line.variants:
         try:
-          listed_cells.append(_cell(line, variant, seed, runs, data))
+          listed_runs.append(_queued_run(line, variant, seed, runs, data))
         except ConfigError as error:
           problems += error.problems
-  problems += in_one_folder([cell.name for cell in listed_cells])
+  problems += in_one_folder([run.name for run in listed_runs])
   if problems:
     raise ConfigError(dict.fromkeys(problems))
-  return listed_cells
+  return listed_runs
 
 
 def _parse(words: str) -> Line | None:
@@ -115,7 +117,7 @@ def _parse(words: str) -> Line | None:
   return Line(seeds.split(','), file.strip(), variants, settings)
 
 
-def _cell(
+def _queued_run(
   line: Line, variant: str, seed: str, runs: pathlib.Path, data: str
 ) -> SweepRun:
   name = file_name('_'.join([line.file, variant, *line.settings, f'seed{seed}']))
@@ -134,7 +136,9 @@ def _cell(
 # --- running --------------------------------------------------------------------------
 
 
-def work(cells: Sequence[SweepRun], results: pathlib.Path, stop: Stop) -> ExitCode:
+def work(
+  queued_runs: Sequence[SweepRun], results: pathlib.Path, stop: Stop
+) -> ExitCode:
   """Runs what is left, except what another process is running, and keeps the results.
 
   After each run it starts again at the top of the list, because a run there may have
@@ -148,77 +152,79 @@ def work(cells: Sequence[SweepRun], results: pathlib.Path, stop: Stop) -> ExitCo
   busy_names = set()
   while True:
     left = [
-      cell
-      for cell in cells
-      if cell.name not in failed_names | busy_names and not _is_kept(cell, results)
+      run
+      for run in queued_runs
+      if run.name not in failed_names | busy_names and not _is_kept(run, results)
     ]
     if not left:
       return ExitCode.FAILED if failed_names else ExitCode.DONE
-    cell = left[0]
-    workdir = cell.request.workdir
+    run = left[0]
+    workdir = run.request.workdir
     try:
       # The run's own lock is free again while the run is kept, which must happen once.
-      with run_directory.locked(workdir.parent / 'held' / cell.name):
-        if not _is_kept(cell, results):
-          print(f'{cell.name}: {running.state_of(cell)}', flush=True)
-          loop.run(cell.request, stop, load=load)
+      with run_directory.locked(workdir.parent / 'held' / run.name):
+        if not _is_kept(run, results):
+          print(f'{run.name}: {running.state_of(run)}', flush=True)
+          loop.run(run.request, stop, load=load)
           print('kept', kept_runs.keep_run(workdir, results), flush=True)
-          stop.check(cell.request.config.num_rounds)  # requested in the last round
+          stop.check(run.request.config.num_rounds)  # requested in the last round
       busy_names.clear()
     except run_directory.BusyError:
-      busy_names.add(cell.name)
+      busy_names.add(run.name)
     except (StoppedError, MemoryError):
       raise
     except Exception as error:  # it ends no other run
       if not isinstance(error, RunError):
         traceback.print_exc()
-      print(f'{cell.name}: {error}', file=sys.stderr, flush=True)
-      failed_names.add(cell.name)
+      print(f'{run.name}: {error}', file=sys.stderr, flush=True)
+      failed_names.add(run.name)
 
 
-def _is_kept(cell: SweepRun, results: pathlib.Path) -> bool:
-  return kept_runs.path_of(results, cell.name).exists()
+def _is_kept(run: SweepRun, results: pathlib.Path) -> bool:
+  return kept_runs.path_of(results, run.name).exists()
 
 
 # --- the list of what is left ---------------------------------------------------------
 
 
-def table(cells: Sequence[SweepRun], results: pathlib.Path, jobs: int) -> Iterator[str]:
+def table(
+  queued_runs: Sequence[SweepRun], results: pathlib.Path, jobs: int
+) -> Iterator[str]:
   """A line for each run that is left, and the hours, estimated from similar runs."""
   paces = collections.defaultdict(list)  # kind -> seconds of a round
-  for cell in cells:
-    seconds_of_a_round = _seconds_of_a_round(cell, results)
+  for run in queued_runs:
+    seconds_of_a_round = _seconds_of_a_round(run, results)
     if seconds_of_a_round is not None:
-      for kind in _kinds(cell):
+      for kind in _kinds(run):
         paces[kind].append(seconds_of_a_round)
-  left = [cell for cell in cells if not _is_kept(cell, results)]
+  left = [run for run in queued_runs if not _is_kept(run, results)]
   num_rounds = 0
   seconds = 0.0
-  for cell in left:
-    yield f'{running.state_of(cell):<20} {cell.name}'
-    rounds_left = cell.request.config.num_rounds - running.rounds_done(cell)
+  for run in left:
+    yield f'{running.state_of(run):<20} {run.name}'
+    rounds_left = run.request.config.num_rounds - running.rounds_done(run)
     num_rounds += rounds_left
-    seconds += rounds_left * _pace(cell, paces)
+    seconds += rounds_left * _pace(run, paces)
   is_known = seconds or not left
   hours = f'{seconds / jobs / 3600:.1f} hours' if is_known else '? hours'
   yield (
-    f'kept: {len(cells) - len(left)} runs; left: {len(left)}, {num_rounds} rounds, '
-    f'{hours} on {jobs} jobs'
+    f'kept: {len(queued_runs) - len(left)} runs; left: {len(left)}, '
+    f'{num_rounds} rounds, {hours} on {jobs} jobs'
   )
 
 
-def _pace(cell: SweepRun, paces: dict[tuple, list[float]]) -> float:
+def _pace(run: SweepRun, paces: dict[tuple, list[float]]) -> float:
   """Mean seconds of a round of the narrowest kind that has run; 0 if none has."""
-  for kind in _kinds(cell):
+  for kind in _kinds(run):
     if kind in paces:
       return sum(paces[kind]) / len(paces[kind])
   return 0.0
 
 
-def _kinds(cell: SweepRun) -> list[tuple]:
+def _kinds(run: SweepRun) -> list[tuple]:
   """The kinds of runs to which a run belongs, from the narrowest to all runs."""
-  config = cell.request.config
-  config_choice = cell.argv[0]
+  config = run.request.config
+  config_choice = run.argv[0]
   file = config_choice.partition(':')[0]
   return [
     (config_choice,),
@@ -228,26 +234,26 @@ def _kinds(cell: SweepRun) -> list[tuple]:
   ]
 
 
-def _seconds_of_a_round(cell: SweepRun, results: pathlib.Path) -> float | None:
+def _seconds_of_a_round(run: SweepRun, results: pathlib.Path) -> float | None:
   """Of the kept run, or of the rounds so far; None without any, or if it says nothing.
 
   A run of a GPU says nothing about a machine without one, and the reverse.
   """
   try:
     cost = {}
-    if _is_kept(cell, results):
-      description = kept_runs.read_description(kept_runs.path_of(results, cell.name))
+    if _is_kept(run, results):
+      description = kept_runs.read_description(kept_runs.path_of(results, run.name))
       cost = description.get('cost', {})
     else:
-      workdir = cell.request.workdir
+      workdir = run.request.workdir
       description = files.read_json(workdir / run_directory.CONFIG) or {}
     kinds = {name.partition(': ')[0] for name in kept_runs.devices(description)}
     is_gpu_here = bool(devices.visible_gpus())
     if any((kind == 'gpu') != is_gpu_here for kind in kinds):
       return None
     if cost:
-      return cost['seconds'] / cell.request.config.num_rounds
-    lines = files.read_lines(cell.request.workdir / run_directory.TIMINGS)
+      return cost['seconds'] / run.request.config.num_rounds
+    lines = files.read_lines(run.request.workdir / run_directory.TIMINGS)
   except RunError:
     return None
   return sum(clock.time_spent(lines).values()) / len(lines) if lines else None
@@ -314,17 +320,17 @@ def main(argv: Sequence[str]) -> int:
     runs = pathlib.Path(flags.runs or 'runs/queue')
     results = pathlib.Path(flags.results or PAPERS / 'runs')
     table_file = pathlib.Path(flags.table or PAPERS / 'queue.txt')
-    listed_cells = cells(table_file, runs, flags.data or '')
+    listed_runs = queued_runs(table_file, runs, flags.data or '')
     jobs = flags.jobs or len(devices.visible_gpus()) or provenance.machine()['cores']
     if flags.list:
-      print('\n'.join(table(listed_cells, results, jobs)))
+      print('\n'.join(table(listed_runs, results, jobs)))
       return ExitCode.DONE
     if not flags.share:
       return _in_processes(argv, jobs, runs / 'log')
     stop = signals.listen()
     _yield_to_others()
     running.take_share(flags.share)
-    return work(listed_cells, results, stop)
+    return work(listed_runs, results, stop)
 
   return exit_code_of(program)
 

@@ -38,10 +38,10 @@ class StopInTheFirstRound(signals.Stop):
 
 
 @pytest.fixture
-def cells(tmp_path):
+def queued_runs(tmp_path):
   """The runs of the table."""
   (tmp_path / 'table.txt').write_text(TABLE)
-  return queue.cells(tmp_path / 'table.txt', tmp_path / 'runs')
+  return queue.queued_runs(tmp_path / 'table.txt', tmp_path / 'runs')
 
 
 @pytest.fixture
@@ -50,28 +50,30 @@ def results(tmp_path):
   return tmp_path / 'results'
 
 
-def last_line(cells, results, jobs):
+def last_line(queued_runs, results, jobs):
   """The line that sums up what is left."""
-  *_, line = queue.table(cells, results, jobs)
+  *_, line = queue.table(queued_runs, results, jobs)
   return line
 
 
-def test_the_order_is_that_of_the_table(cells):
+def test_the_order_is_that_of_the_table(queued_runs):
   settings_in_names = SETTINGS.replace(' ', '_') + '_'
-  assert [cell.name.replace(settings_in_names, '') for cell in cells] == [
+  assert [
+    queued_run.name.replace(settings_in_names, '') for queued_run in queued_runs
+  ] == [
     'review_fedavg_seed1',
     'review_moon_seed1',
     'review_fedavg_seed0',
     'review_moon_seed0',
   ]
-  assert [cell.request.config.seed for cell in cells] == [1, 1, 0, 0]
+  assert [queued_run.request.config.seed for queued_run in queued_runs] == [1, 1, 0, 0]
 
 
 def test_each_run_is_kept_once_and_what_was_stopped_goes_on(
-  cells, results, monkeypatch
+  queued_runs, results, monkeypatch
 ):
-  moon_cells = cells[1::2]
-  names = [cell.name for cell in moon_cells]
+  moon_runs = queued_runs[1::2]
+  names = [queued_run.name for queued_run in moon_runs]
   begun_names = []
   run = loop.run
 
@@ -81,15 +83,15 @@ def test_each_run_is_kept_once_and_what_was_stopped_goes_on(
 
   monkeypatch.setattr(loop, 'run', record_and_run)
   with pytest.raises(signals.StoppedError):
-    queue.work(moon_cells, results, StopInTheFirstRound())
+    queue.work(moon_runs, results, StopInTheFirstRound())
   assert kept_runs.read_all(results) == {}
-  line = last_line(moon_cells, results, 1)
+  line = last_line(moon_runs, results, 1)
   assert line.startswith('kept: 0 runs; left: 2, 3 rounds, 0.0 hours on 1 ')
   # As if the process was killed while it kept the run.
   path = kept_runs.path_of(results, names[0])
   results.mkdir()
   path.with_name(path.name + files.PARTIAL).write_bytes(b'half')
-  assert queue.work(moon_cells, results, signals.Stop()) is ExitCode.DONE
+  assert queue.work(moon_runs, results, signals.Stop()) is ExitCode.DONE
   assert begun_names == [names[0], names[0], names[1]]
   runs = kept_runs.read_all(results)
   assert sorted(runs) == sorted(names)
@@ -98,9 +100,9 @@ def test_each_run_is_kept_once_and_what_was_stopped_goes_on(
     assert kept_run.provenance['machine']['processor']
     assert 'git_commit' in kept_run.provenance
     assert 'checkpoint_every' not in kept_run.command
-  assert queue.work(moon_cells, results, signals.Stop()) is ExitCode.DONE
+  assert queue.work(moon_runs, results, signals.Stop()) is ExitCode.DONE
   assert len(begun_names) == 3
-  line = last_line(moon_cells, results, 2)
+  line = last_line(moon_runs, results, 2)
   assert line == 'kept: 2 runs; left: 0, 0 rounds, 0.0 hours on 2 jobs'
 
 
@@ -110,10 +112,10 @@ CPU = {'devices': ['cpu: cpu']}
 
 @pytest.mark.parametrize('is_kept', [True, False])
 def test_a_run_of_a_gpu_does_not_predict_the_hours_of_a_cpu(
-  cells, results, is_kept, monkeypatch
+  queued_runs, results, is_kept, monkeypatch
 ):
-  cell, other_cell, *_ = cells
-  workdir = cell.request.workdir
+  queued_run, other_run, *_ = queued_runs
+  workdir = queued_run.request.workdir
   workdir.mkdir(parents=True)
   # Less than a second is known too.
   write_lines(workdir / run_directory.TIMINGS, [{'round': 1, 'train_seconds': 0.1}])
@@ -125,12 +127,12 @@ def test_a_run_of_a_gpu_does_not_predict_the_hours_of_a_cpu(
   ):
     if is_kept:
       description = {'cost': {'seconds': 14400}} | starts
-      kept_runs.write(kept_runs.path_of(results, cell.name), description, b'')
+      kept_runs.write(kept_runs.path_of(results, queued_run.name), description, b'')
     else:
       files.write_json(workdir / run_directory.CONFIG, starts)
     for gpus, hours in (([], hours_of_cpu), (['0'], hours_of_gpu)):
       monkeypatch.setattr(queue.devices, 'visible_gpus', lambda gpus=gpus: gpus)
-      line = last_line([cell, other_cell], results, 1)
+      line = last_line([queued_run, other_run], results, 1)
       left = '1, 2 rounds' if is_kept else '2, 4 rounds'
       assert line.endswith(f'left: {left}, {hours} hours on 1 jobs')
 
@@ -147,17 +149,19 @@ def keeps_all(monkeypatch):
   monkeypatch.setattr(kept_runs, 'keep_run', write_empty)
 
 
-def are_kept(cells, results):
+def are_kept(queued_runs, results):
   """Whether each of the runs is kept."""
-  return [kept_runs.path_of(results, cell.name).exists() for cell in cells]
+  return [
+    kept_runs.path_of(results, queued_run.name).exists() for queued_run in queued_runs
+  ]
 
 
 @pytest.mark.usefixtures('keeps_all')
-def test_what_another_process_runs_is_left_to_it(cells, results, monkeypatch):
+def test_what_another_process_runs_is_left_to_it(queued_runs, results, monkeypatch):
   begun_names = []
   locks = contextlib.ExitStack()
-  folder = cells[0].request.workdir.parent / 'held'
-  locks.enter_context(run_directory.locked(folder / cells[0].name))
+  folder = queued_runs[0].request.workdir.parent / 'held'
+  locks.enter_context(run_directory.locked(folder / queued_runs[0].name))
 
   def run(request, *arguments, **options):
     begun_names.append(request.workdir.name)
@@ -165,15 +169,19 @@ def test_what_another_process_runs_is_left_to_it(cells, results, monkeypatch):
       locks.close()  # the other one is killed
 
   monkeypatch.setattr(loop, 'run', run)
-  assert queue.work(cells, results, signals.Stop()) is ExitCode.DONE
-  assert begun_names == [cell.name for cell in (*cells[1:], cells[0])]
+  assert queue.work(queued_runs, results, signals.Stop()) is ExitCode.DONE
+  assert begun_names == [
+    queued_run.name for queued_run in (*queued_runs[1:], queued_runs[0])
+  ]
 
 
 @pytest.mark.usefixtures('keeps_all')
-def test_a_run_that_fails_holds_no_other_back(cells, results, monkeypatch, capsys):
+def test_a_run_that_fails_holds_no_other_back(
+  queued_runs, results, monkeypatch, capsys
+):
   errors = {
-    cells[0].name: UsageError('no data'),
-    cells[1].name: ValueError('not mine'),  # of a callback
+    queued_runs[0].name: UsageError('no data'),
+    queued_runs[1].name: ValueError('not mine'),  # of a callback
   }
 
   def run(request, *arguments, **options):
@@ -181,21 +189,21 @@ def test_a_run_that_fails_holds_no_other_back(cells, results, monkeypatch, capsy
       raise errors[request.workdir.name]
 
   monkeypatch.setattr(loop, 'run', run)
-  assert queue.work(cells, results, signals.Stop()) is ExitCode.FAILED
+  assert queue.work(queued_runs, results, signals.Stop()) is ExitCode.FAILED
   first, *_, last = capsys.readouterr().err.splitlines()
-  assert first == f'{cells[0].name}: no data'
-  assert last == f'{cells[1].name}: not mine'
-  assert are_kept(cells, results) == [False, False, True, True]
+  assert first == f'{queued_runs[0].name}: no data'
+  assert last == f'{queued_runs[1].name}: not mine'
+  assert are_kept(queued_runs, results) == [False, False, True, True]
 
 
 @pytest.mark.usefixtures('keeps_all')
 def test_a_request_in_the_last_round_of_a_run_begins_no_other(
-  cells, results, monkeypatch
+  queued_runs, results, monkeypatch
 ):
   monkeypatch.setattr(loop, 'run', lambda *arguments, **options: None)
   with pytest.raises(signals.StoppedError):
-    queue.work(cells, results, StopInTheFirstRound())
-  assert are_kept(cells, results) == [True, False, False, False]
+    queue.work(queued_runs, results, StopInTheFirstRound())
+  assert are_kept(queued_runs, results) == [True, False, False, False]
 
 
 def test_processes_say_where_their_errors_are(tmp_path):
