@@ -11,6 +11,9 @@
                   The same command again resumes the run that is there.
   --flagfile=F    a file of further flags, one on each line.
 
+With sweep, report, predict or export as the first word, it is that program:
+python launch.py sweep --help.
+
 A config file changes some of the values below. Example:
 
   python launch.py --config.algorithm=fedavg --config.seed=1 --workdir=runs/mine
