@@ -172,7 +172,7 @@ own_parts_of_the_file = pytest.fixture(_forget_parts, scope='module')
 def two_rounds(tmp_path_factory):
   """The run directory of FEDAVG, of which tests take copies."""
   folder = tmp_path_factory.mktemp('two_rounds')
-  check_success(launched(folder, *FEDAVG, '--workdir=run'))
+  check_success(launched(folder, [*FEDAVG, '--workdir=run']))
   return folder / 'run'
 
 

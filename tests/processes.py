@@ -49,7 +49,7 @@ def launch(folder, *words, program=(LAUNCH,), **environment):
   )
 
 
-def launched(folder, *words, program=__main__.launch):
+def launched(folder, words=(), program=__main__.launch):
   """Runs a program in this process, from a folder; its exit code and output."""
   out, err = io.StringIO(), io.StringIO()
   with (

@@ -32,7 +32,7 @@ def result(tmp_path_factory):
 
 def test_python_gives_what_the_shell_gives(result, tmp_path):
   words = [*words_of(num_rounds=3), '--workdir=run']
-  processes.check_success(processes.launched(tmp_path, *words))
+  processes.check_success(processes.launched(tmp_path, words))
   processes.check_same_records(result.workdir, tmp_path / 'run')
   ours = processes.checkpoint(result.workdir, 3)
   assert ours == processes.checkpoint(tmp_path / 'run', 3)

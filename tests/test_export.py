@@ -121,7 +121,7 @@ def test_a_file_holds_one_model(trained, tmp_path):
 @pytest.mark.usefixtures('quick_runs')
 def test_the_model_of_a_client_has_no_accuracy_over_all_clients(tmp_path):
   words = (*FEDAVG[:-1], '--config.algorithm=solo', '--workdir=run')
-  assert launched(tmp_path, *words).returncode == 0
+  assert launched(tmp_path, words).returncode == 0
   of_client = moon_jax.load(tmp_path / 'run', client=3)
   assert 'test_accuracy' not in of_client.about
   of_client.save(tmp_path / 'x.npz')
@@ -183,15 +183,17 @@ def test_the_same_logits_in_pytorch(tmp_path):
   )
   run = launched(
     tmp_path,
-    '--workdir=run',
-    '--config.data.source=npz',
-    '--config.data.path=my.npz',
-    '--config.model=moon_cnn',
-    '--config.optimizer.learning_rate=0.1',
-    '--config.num_clients=2',
-    '--config.partition.name=iid',
-    '--config.num_rounds=1',
-    '--config.local_epochs=1',
+    [
+      '--workdir=run',
+      '--config.data.source=npz',
+      '--config.data.path=my.npz',
+      '--config.model=moon_cnn',
+      '--config.optimizer.learning_rate=0.1',
+      '--config.num_clients=2',
+      '--config.partition.name=iid',
+      '--config.num_rounds=1',
+      '--config.local_epochs=1',
+    ],
   )
   assert run.returncode == 0
   trained = moon_jax.load(tmp_path / 'run')

@@ -45,13 +45,13 @@ def partition_of(name='dirichlet', labels=LABELS, **changes):
 @pytest.mark.parametrize('name', NAMES)
 def test_each_seed_has_its_own_partition_in_ascending_order(name):
   # With quantity skew, the smallest of 6 Dirichlet(0.5) shares is hardly ever 50.
-  least = 20 if name == 'quantity' else 50
-  splits = [partition_of(name, min_size=least, seed=seed) for seed in range(50)]
+  min_size = 20 if name == 'quantity' else 50
+  splits = [partition_of(name, min_size=min_size, seed=seed) for seed in range(50)]
   assert len({split.indices.tobytes() for split in splits}) == 50
-  same = partition_of(name, min_size=least, seed=49)
+  same = partition_of(name, min_size=min_size, seed=49)
   assert all(map(np.array_equal, same, splits[-1]))
   assert (same.indices.dtype, same.offsets.dtype) == (np.int32, np.int64)
-  assert min(split.sizes.min() for split in splits) >= least
+  assert min(split.sizes.min() for split in splits) >= min_size
   for i in range(6):
     assert np.all(np.diff(same.client(i)) > 0)
 
@@ -75,10 +75,13 @@ def largest_of_plain_dirichlet(rng, *, balance):
 @pytest.mark.parametrize('balance', [True, False])
 def test_the_largest_client_is_as_large_as_by_independent_draws(balance):
   labels = np.repeat(np.arange(10), 5000)
-  knobs = {'num_clients': 10, 'beta': 0.1, 'min_size': 10, 'balance': balance}
-  ours = [
-    partition_of(labels=labels, seed=seed, **knobs).sizes.max() for seed in range(60)
+  splits = [
+    partition_of(
+      labels=labels, num_clients=10, beta=0.1, min_size=10, balance=balance, seed=seed
+    )
+    for seed in range(60)
   ]
+  ours = [split.sizes.max() for split in splits]
   rng = np.random.default_rng(0)
   truth = [largest_of_plain_dirichlet(rng, balance=balance) for _ in range(600)]
   error = np.std(truth) * (1 / 60 + 1 / 600) ** 0.5
@@ -94,8 +97,12 @@ def test_only_balanced_a_client_with_its_share_gets_no_more():
   # takes all of class 1; if not, either may.
   labels = np.array([0, 1, 0, 1, 0, 1, 0, 1])
   for balance, sizes in ((True, {4}), (False, {4, 8})):
-    knobs = {'num_clients': 2, 'beta': 1e-9, 'balance': balance, 'min_size': 0}
-    splits = [partition_of(labels=labels, seed=seed, **knobs) for seed in range(40)]
+    splits = [
+      partition_of(
+        labels=labels, num_clients=2, beta=1e-9, min_size=0, balance=balance, seed=seed
+      )
+      for seed in range(40)
+    ]
     largest = [split.sizes.max() for split in splits]
     assert set(largest) == sizes
     assert balance or 10 <= largest.count(8) <= 30
@@ -230,8 +237,13 @@ def shard_cases(draw):
 @given(case=shard_cases())
 def test_shards_give_exactly_k_classes_as_evenly_as_can_be(case):
   labels, num_clients, per_client, seed = case
-  knobs = {'num_clients': num_clients, 'classes_per_client': per_client}
-  split = label_skew.shards(labels, min_size=1, seed=seed, **knobs)
+  split = label_skew.shards(
+    labels,
+    num_clients=num_clients,
+    classes_per_client=per_client,
+    min_size=1,
+    seed=seed,
+  )
   assert sorted(split.indices.tolist()) == list(range(len(labels)))
   owned = [set(labels[split.client(i)]) for i in range(num_clients)]
   assert {len(classes) for classes in owned} == {per_client}
@@ -247,9 +259,11 @@ def test_shards_give_exactly_k_classes_as_evenly_as_can_be(case):
 def test_what_does_not_divide_goes_to_those_that_hold_least():
   # 3 classes of 5, all owned by both clients: 3 + 2, 2 + 3, then a tie: sizes 8 and 7.
   # If the first client always took the odd one, they would be 9 and 6.
-  knobs = {'num_clients': 2, 'classes_per_client': 3, 'min_size': 1}
+  labels = np.repeat([0, 1, 2], 5)
   for seed in range(20):
-    split = partition_of('shards', np.repeat([0, 1, 2], 5), seed=seed, **knobs)
+    split = partition_of(
+      'shards', labels, num_clients=2, classes_per_client=3, min_size=1, seed=seed
+    )
     assert sorted(split.sizes) == [7, 8]
 
 
@@ -283,7 +297,6 @@ def test_shards_that_cannot_be_are_refused(changes, message):
 
 
 def test_quantity_is_its_first_good_draw_where_there_is_one():
-  options = {'num_clients': 6, 'beta': 0.5, 'min_size': 20}
   for seed in range(40):
     attempts = (host_rng(seed, Purpose.PARTITION, a) for a in range(1000))
     for rng in attempts:
@@ -293,7 +306,7 @@ def test_quantity_is_its_first_good_draw_where_there_is_one():
       owners = rng.permutation(np.repeat(np.arange(6), counts))
       if counts.min() >= 20:
         break
-    split = partition_of('quantity', seed=seed, **options)
+    split = partition_of('quantity', num_clients=6, beta=0.5, min_size=20, seed=seed)
     assert split.sizes.tolist() == counts.tolist()
     for client in range(6):
       assert split.client(client).tolist() == np.flatnonzero(owners == client).tolist()

@@ -142,7 +142,7 @@ def test_sizes_that_the_records_do_not_have_are_one_line(folder):
     read_all(folder)
 
 
-def test_a_records_up_federation(tmp_path, capsys):
+def test_a_federation_of_random_images_is_written_as_records(tmp_path, capsys):
   out = tmp_path / 'made'
   assert convert.main([f'--out={out}', '--synthetic=30x7']) == ExitCode.DONE
   assert capsys.readouterr().out == f'{out}: 30 clients with 210 training examples\n'

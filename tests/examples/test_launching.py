@@ -12,7 +12,7 @@ from moon_jax.__main__ import launch
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode
 from moon_jax.runner import signals
-from tests.processes import ROOT, checkpoint, read_lines
+from tests.processes import ROOT, check_same_records, checkpoint, read_lines
 from tests.selection import few
 
 pytestmark = pytest.mark.usefixtures('own_parts_of_the_file', 'quick_runs')
@@ -50,9 +50,9 @@ class StoppedInTheFirstRound(signals.Stop):
 
 
 @pytest.fixture(scope='module')
-def ended(tmp_path_factory):
-  """Example -> the run directory of one that went through; each is run once."""
-  folder = tmp_path_factory.mktemp('ended')
+def run_directory_of(tmp_path_factory):
+  """Example -> the run directory of its finished run; each example is run once."""
+  folder = tmp_path_factory.mktemp('finished')
 
   def run(example):
     if not (folder / example).exists():
@@ -69,12 +69,12 @@ def words_of(example, workdir):
 
 
 @pytest.mark.parametrize('example', few(['fedcm', 'own_model_and_data'], EXAMPLES))
-def test_an_example_is_recorded_and_loaded(example, ended):
+def test_an_example_is_recorded_and_loaded(example, run_directory_of):
   _, knobs, columns = EXAMPLES[example]
-  workdir = ended(example)
-  about = json.loads((workdir / 'config.json').read_text())
-  assert knobs.items() <= about['config'].items()
-  assert {part['file'] for part in about['registered']} == {f'{example}.py'}
+  workdir = run_directory_of(example)
+  saved = json.loads((workdir / 'config.json').read_text())
+  assert knobs.items() <= saved['config'].items()
+  assert {part['file'] for part in saved['registered']} == {f'{example}.py'}
   records = read_lines(workdir / 'metrics.jsonl')
   assert [record['round'] for record in records] == [1, 2, 3]
   assert all(columns <= record.keys() for record in records)
@@ -85,20 +85,20 @@ def test_an_example_is_recorded_and_loaded(example, ended):
 
 
 @pytest.mark.parametrize('example', few(['fedcm'], EXAMPLES))
-def test_an_example_resumes_to_the_same_bytes(example, ended, tmp_path, capsys):
+def test_an_example_resumes_to_the_same_bytes(
+  example, run_directory_of, tmp_path, capsys
+):
   words = words_of(example, tmp_path / 'run')
   assert launch(words, StoppedInTheFirstRound()) == ExitCode.PREEMPTED
   assert 'Stopped by SIGTERM after round 1, which is saved.' in capsys.readouterr().err
   assert launch(words) == ExitCode.DONE
-  pair = tmp_path / 'run', ended(example)
-  mine, whole = ((run / 'metrics.jsonl').read_bytes() for run in pair)
-  assert mine == whole
-  mine, whole = (checkpoint(run, 3) for run in pair)
-  assert mine == whole
+  resumed, uninterrupted = tmp_path / 'run', run_directory_of(example)
+  check_same_records(resumed, uninterrupted)
+  assert checkpoint(resumed, 3) == checkpoint(uninterrupted, 3)
 
 
 @pytest.mark.parametrize(
-  ('flags', 'told'),
+  ('word', 'message'),
   [
     ('--config.fedcm.alpha=0', '--config.fedcm.alpha=0.0 must be in (0, 1].'),
     (
@@ -107,15 +107,15 @@ def test_an_example_resumes_to_the_same_bytes(example, ended, tmp_path, capsys):
     ),
   ],
 )
-def test_its_mistakes_are_one_line(flags, told, capsys):
-  assert launch(['--config=examples/fedcm.py', flags]) == ExitCode.USAGE
-  assert capsys.readouterr().err.splitlines() == [told]
+def test_mistakes_in_the_knobs_of_an_example_are_one_line(word, message, capsys):
+  assert launch(['--config=examples/fedcm.py', word]) == ExitCode.USAGE
+  assert capsys.readouterr().err.splitlines() == [message]
 
 
 def test_the_examples_run_as_their_heads_say():
   for example in EXAMPLES:
     text = (ROOT / f'examples/{example}.py').read_text()
     (command,) = (line for line in text.splitlines() if 'python launch.py' in line)
-    asked = cli.parse(command.split()[2:]).config
-    assert asked.num_rounds > 3
+    config = cli.parse(command.split()[2:]).config
+    assert config.num_rounds > 3
     assert command.strip() in (ROOT / 'examples/README.md').read_text()

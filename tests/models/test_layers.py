@@ -73,7 +73,8 @@ def test_only_filler_moves_nothing_and_is_finite():
 def test_bfloat16_is_normalised_in_float32():
   # All inputs are bfloat16 numbers, but bfloat16 cannot hold the sums of 3 * 100 of
   # them. Mean 257, biased variance 1: the outputs are -1 and 1.
-  x = images(*[[256, 258] * 50] * 3).astype(jnp.bfloat16)
+  channel = [256, 258] * 50
+  x = images(channel, channel, channel).astype(jnp.bfloat16)
   variables = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), FRESH)
   y, mean, var = normalised(x, jnp.ones(3, jnp.bfloat16), variables)
   assert {y.dtype, mean.dtype, var.dtype} == {jnp.dtype(jnp.bfloat16)}

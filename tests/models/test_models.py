@@ -111,11 +111,11 @@ def test_a_network_without_head_classifies_its_features():
 
 
 def test_the_widths_of_a_head_are_its_knobs():
-  widths = {'head_width': 11, 'representation': 7}
   for name, features in (('moon_cnn', 84), ('resnet18', 512)):
-    params = models.make(name, image_shape=(28, 28, 1), num_classes=3, **widths).shapes[
-      'params'
-    ]
+    network = models.make(
+      name, image_shape=(28, 28, 1), num_classes=3, head_width=11, representation=7
+    )
+    params = network.shapes['params']
     shapes = [params[f'head_{layer}']['kernel'].shape for layer in ('hidden', 'output')]
     assert shapes == [(features, 11), (11, 7)]
     assert params['classifier']['kernel'].shape == (7, 3)
@@ -329,14 +329,15 @@ def images_and_kernel(image, kernel):
   return normal(image[-1], *image[:-1], 4), normal(*kernel, image[-1], 6, seed=1)
 
 
-def batch_last(form, **options):
+def batch_last(form, *, stride, padding):
   """A form as a function of images [C, H, W, B], whatever its layout."""
   form = FORMS[form]
 
   def convolve(x, w):
     # `arranged` takes [B, H, W, C], so the axes are swapped before and after it.
     x = form.arranged(jnp.swapaxes(x, 0, -1))
-    return jnp.swapaxes(form.arranged(form.convolve(x, w, **options)), 0, -1)
+    y = form.convolve(x, w, stride=stride, padding=padding)
+    return jnp.swapaxes(form.arranged(y), 0, -1)
 
   return convolve
 
@@ -344,9 +345,8 @@ def batch_last(form, **options):
 @pytest.mark.parametrize('form', ['banded', 'direct'])
 @pytest.mark.parametrize(('image', 'kernel', 'stride', 'padding'), SHAPES)
 def test_convolution_forms_equal_the_library(form, image, kernel, stride, padding):
-  options = {'stride': stride, 'padding': padding}
-  mine = batch_last(form, **options)
-  theirs = functools.partial(forms.library, **options)
+  mine = batch_last(form, stride=stride, padding=padding)
+  theirs = functools.partial(forms.library, stride=stride, padding=padding)
   assert_same_values_and_gradients(mine, theirs, *images_and_kernel(image, kernel))
 
 

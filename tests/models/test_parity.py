@@ -24,21 +24,26 @@ def network(module, **options):
   return module(num_classes=10, convolution='library', **options)
 
 
-TRANSFORMER = {'layers': 1, 'heads': 8, 'feedforward': 64, 'dropout': 0.0}
-BOTTLENECKS = {'blocks': (2, 1), 'bottleneck': True}
-GROUPED = BOTTLENECKS | {'norm': 'group', 'head': 'none'}
 STAGES = ((1, 16, 2, 1), (6, 24, 1, 2))
 CASES = {
   'moon_cnn': (network(MoonCnn), (3, 32, 32, 3)),
   'dco_cnn': (network(DcoCnn), (3, 28, 28, 1)),
   'cnn_transformer': (
-    network(cnn_transformer.CnnTransformer, **TRANSFORMER),
+    network(
+      cnn_transformer.CnnTransformer, layers=1, heads=8, feedforward=64, dropout=0.0
+    ),
     (3, 16, 16, 3),
   ),
   'resnet18': (network(resnet.resnet18), (3, 16, 16, 3)),
-  'bottlenecks': (network(resnet.ResNet, **BOTTLENECKS), (3, 16, 16, 3)),
+  'bottlenecks': (
+    network(resnet.ResNet, blocks=(2, 1), bottleneck=True),
+    (3, 16, 16, 3),
+  ),
   'moon_cnn_64': (network(MoonCnn, head='none'), (2, 64, 64, 3)),
-  'grouped': (network(resnet.ResNet, **GROUPED), (3, 16, 16, 3)),
+  'grouped': (
+    network(resnet.ResNet, blocks=(2, 1), bottleneck=True, norm='group', head='none'),
+    (3, 16, 16, 3),
+  ),
   'mobilenet_v2': (network(mobilenet.MobileNetV2, stages=STAGES), (3, 8, 8, 3)),
 }
 
@@ -105,14 +110,18 @@ PLAIN = [name for name in CASES if name not in DEEP]
 
 @pytest.mark.parametrize('name', few(PLAIN, DEEP))
 def test_outputs_gradients_and_statistics_equal_pytorchs(name):
+  module, shape = CASES[name]
   with jax.enable_x64(True):
-    arrays = computed(*CASES[name])
+    arrays = computed(module, shape)
   with np.load(FOLDER / f'{name}.npz') as file:
     golden = dict(file)
   assert arrays.keys() == golden.keys()
   for name_of_array, expected in golden.items():
     # A gradient may vanish (a bias before a normalisation) but for rounding: 1e-8.
-    close = {'rtol': 1e-6, 'atol': 1e-6 * np.abs(expected).max() + 1e-8}
     np.testing.assert_allclose(
-      arrays[name_of_array], expected, **close, err_msg=name_of_array
+      arrays[name_of_array],
+      expected,
+      rtol=1e-6,
+      atol=1e-6 * np.abs(expected).max() + 1e-8,
+      err_msg=name_of_array,
     )

@@ -107,9 +107,24 @@ def metrics(*finite, server=True):
     ('stop', {}, metrics(True, True, True, server=False), 'the new global model'),
     ('stop', {}, metrics(True, True, True), None),
     ('skip_client', {}, metrics(True, False, False), None),
-    ('skip_client', LOSS, metrics(*[False] * 3), 'train_loss, drift (clients 3, 8, 9)'),
-    ('skip_client', {'test_loss': float('inf')}, metrics(*[True] * 3), 'test_loss'),
-    ('skip_client', {}, metrics(*[True] * 3, server=False), 'the new global model'),
+    (
+      'skip_client',
+      LOSS,
+      metrics(False, False, False),
+      'train_loss, drift (clients 3, 8, 9)',
+    ),
+    (
+      'skip_client',
+      {'test_loss': float('inf')},
+      metrics(True, True, True),
+      'test_loss',
+    ),
+    (
+      'skip_client',
+      {},
+      metrics(True, True, True, server=False),
+      'the new global model',
+    ),
   ],
 )
 def test_what_ends_a_run_and_what_it_says(on_nonfinite, changes, of_round, not_finite):

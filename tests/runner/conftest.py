@@ -26,7 +26,7 @@ def six_rounds(tmp_path_factory):
   folder = tmp_path_factory.mktemp('whole')
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(callbacks.PictureDrawer, 'end', draw_pictures)
-    return folder, launched(folder, *SIX)
+    return folder, launched(folder, SIX)
 
 
 @pytest.fixture(scope='session')

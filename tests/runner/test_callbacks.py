@@ -244,7 +244,7 @@ def test_early_stopping_counts_tested_rounds_since_the_best(accuracies, stops):
 def test_the_example_ends_a_run_that_learns_nothing(tmp_path):
   flags = words_of(**{'optimizer.learning_rate': 1e-9, 'num_rounds': 30})
   words = [f'--config={ROOT}/examples/early_stopping.py', '--workdir=run']
-  check_success(completed := launched(tmp_path, *words, *flags))
+  check_success(completed := launched(tmp_path, [*words, *flags]))
   assert 'a callback ended the run: no better accuracy in 10 tests' in completed.stdout
   summary = json.loads((tmp_path / 'run/summary.json').read_text())
   assert summary['rounds'] == 11

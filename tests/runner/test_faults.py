@@ -75,7 +75,7 @@ def undisturbed(workdir, tmp_path_factory):
       check_success(launch(folder, *command))
     else:  # more rounds continue the run of six
       shutil.copytree(workdir, folder / 'run')
-      check_success(launched(folder, *command))
+      check_success(launched(folder, command))
     return folder / 'run'
 
   return run_directory_of
@@ -105,8 +105,11 @@ def check_goes_on(run, command, undisturbed, completed_rounds=None):
   """The same command goes on, after so many rounds, to the undisturbed end."""
   if completed_rounds is None:
     completed_rounds = newest_steps(run).complete
-  start = launch if command is LONG_ROUNDS else launched
-  resumed = start(run.parent, *command, f'--workdir={run.name}')
+  words = [*command, f'--workdir={run.name}']
+  if command is LONG_ROUNDS:
+    resumed = launch(run.parent, *words)
+  else:
+    resumed = launched(run.parent, words)
   check_success(resumed)
   assert resumed_after(resumed.stdout) == completed_rounds
   check_same_end(run, undisturbed(command), NUM_ROUNDS[command])
@@ -185,7 +188,7 @@ def until_saving(process, run):
 
   process.pause_when(is_saving)
   before = contents(run)
-  second = launched(run.parent, *TWELVE_ROUNDS)
+  second = launched(run.parent, TWELVE_ROUNDS)
   assert second.returncode == ExitCode.USAGE
   holder = f'process {process.pid} on {re.escape(platform.node())}'
   start = r'\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d\d:\d\d'
@@ -460,7 +463,7 @@ def test_all_damaged_and_then_all_gone(unfinished):
     flip_a_bit(step)
   before = (unfinished / 'metrics.jsonl').read_bytes()
   for num_set_aside in (2, 0):
-    completed = launched(unfinished.parent, *SIX_ROUNDS)
+    completed = launched(unfinished.parent, SIX_ROUNDS)
     assert completed.returncode == ExitCode.NO_CHECKPOINT
     assert 'checkpoints holds no usable checkpoint, but rounds' in completed.stderr
     assert completed.stderr.count('\n') == 1
@@ -470,7 +473,7 @@ def test_all_damaged_and_then_all_gone(unfinished):
   assert (unfinished / 'metrics.jsonl').read_bytes() == before
 
 
-def refused_before_loading(folder, *words):
+def refused_before_loading(folder, words):
   """What a process prints that ends before it loads JAX, and so before the data."""
 
   def cpu_seconds():  # of ended processes: other load does not count
@@ -490,7 +493,7 @@ def test_a_full_disk_and_then_space(disk, remount, workdir, undisturbed, tier):
   num_checkpoints = {'device': 2.5, 'disk': 1.5}[tier]
   checkpoint_bytes = sum(sizes(workdir / 'checkpoints/6').values())
   folder = disk('small', int(num_checkpoints * checkpoint_bytes))
-  completed = launched(folder, *SIX_ROUNDS, f'--config.execution.client_store={tier}')
+  completed = launched(folder, [*SIX_ROUNDS, f'--config.execution.client_store={tier}'])
   assert completed.returncode == ExitCode.FAILED
   run = folder / 'run'
   completed_rounds = newest_steps(run).complete
@@ -502,7 +505,7 @@ def test_a_full_disk_and_then_space(disk, remount, workdir, undisturbed, tier):
   lines = [cannot_be_written(f'run/checkpoints/{name}', full) for name in names[tier]]
   assert completed.stderr.removesuffix('\n') in lines
   filler = fill(folder)
-  exit_code, line = refused_before_loading(folder, *SIX_ROUNDS)
+  exit_code, line = refused_before_loading(folder, SIX_ROUNDS)
   assert exit_code == ExitCode.FAILED
   assert line == cannot_be_written('run', full) + '\n'
   filler.unlink()
@@ -513,7 +516,7 @@ def test_a_full_disk_and_then_space(disk, remount, workdir, undisturbed, tier):
 def test_a_read_only_disk(disk, remount, tmp_path):
   folder = disk('frozen', '64k')
   remount(folder, 'ro')
-  assert refused_before_loading(tmp_path, f'--workdir={folder}/run') == (
+  assert refused_before_loading(tmp_path, [f'--workdir={folder}/run']) == (
     ExitCode.USAGE,
     f"--workdir='{folder}/run' cannot be written: Read-only file system.\n",
   )

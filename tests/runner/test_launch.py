@@ -155,7 +155,7 @@ def events(path):
 
 def test_finished_run_is_left_alone(six_rounds, workdir):
   before = contents(workdir)
-  completed = launched(six_rounds[0], *SIX)
+  completed = launched(six_rounds[0], SIX)
   check_success(completed)
   ending = six_rounds[1].stdout.partition('finished after')[1:]
   start = 'nothing to do: the run has 6 rounds; 6 were asked for\n'
@@ -165,7 +165,7 @@ def test_finished_run_is_left_alone(six_rounds, workdir):
 
 def test_more_rounds_continue_a_finished_run(tmp_path, workdir):
   words = (*TINY, '--config.num_rounds=4', '--config.checkpoint_every_rounds=2')
-  check_success(launched(tmp_path, *words, '--workdir=run'))
+  check_success(launched(tmp_path, [*words, '--workdir=run']))
   run = tmp_path / 'run'
   assert json.loads((run / 'summary.json').read_text())['rounds'] == 4
   shutil.rmtree(run / 'checkpoints/4')  # like a kill before the last round was saved
@@ -173,7 +173,7 @@ def test_more_rounds_continue_a_finished_run(tmp_path, workdir):
     lines = (run / name).read_text().splitlines(keepends=True)
     (run / name).write_text(''.join(lines[: 2 if name[0] == 't' else 3]))
   (run / 'summary.json').unlink()
-  completed = launched(tmp_path, *SIX, '--workdir=run')
+  completed = launched(tmp_path, [*SIX, '--workdir=run'])
   check_success(completed)
   assert 'run: resumed after round 2 of 6' in completed.stdout
   assert 'rounds recorded but not saved, and run again: 1' in completed.stdout
@@ -203,7 +203,7 @@ def test_diverging_run(tmp_path):
   words = [
     f'--config.{word}' for word in ('optimizer.learning_rate=1e20', 'num_rounds=1')
   ]
-  completed = launched(tmp_path, *RUN, *words, '--workdir=run')
+  completed = launched(tmp_path, [*RUN, *words, '--workdir=run'])
   assert completed.returncode == ExitCode.DIVERGED
   (line,) = completed.stderr.splitlines()
   (record,) = read_lines(tmp_path / 'run/metrics.jsonl')
@@ -221,7 +221,7 @@ def test_each_round_has_its_learning_rate_after_resuming_too(tmp_path):
   flags = ['schedule=exponential', 'decay=1e-4', 'decay_every=1']
   words = [*TINY, *(f'--config.optimizer.{flag}' for flag in flags), '--workdir=run']
   for num_rounds in (1, 3):
-    check_success(launched(tmp_path, *words, f'--config.num_rounds={num_rounds}'))
+    check_success(launched(tmp_path, [*words, f'--config.num_rounds={num_rounds}']))
   lines = read_lines(tmp_path / 'run/metrics.jsonl')
   first, second, third = (line['drift'] for line in lines)
   # The drift of a client is proportional to the rate and otherwise of one size.

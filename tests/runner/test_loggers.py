@@ -131,7 +131,7 @@ def test_the_runs_of_a_sweep_are_a_group_of_wandb(tmp_path):
 # --- MLflow ---------------------------------------------------------------------------
 
 
-def run_with_mlflow(folder, *words):
+def run_with_mlflow(folder, words):
   run(folder, *words, MLFLOW_TRACKING_URI=f'sqlite:///{folder}/mlflow.db')
 
 
@@ -158,8 +158,8 @@ def stored(folder):
 @needs('mlflow')
 def test_a_run_and_its_resumption_are_one_run_of_mlflow(tmp_path):
   words = ('--config.logger=mlflow', '--workdir=mine/a')
-  run_with_mlflow(tmp_path, *words)
-  run_with_mlflow(tmp_path, *words, '--config.num_rounds=3')
+  run_with_mlflow(tmp_path, words)
+  run_with_mlflow(tmp_path, [*words, '--config.num_rounds=3'])
   ((name, (run_id, status, tags, params, metrics)),) = stored(tmp_path).items()
   ids = json.loads((tmp_path / 'mine/a/loggers.json').read_text())
   assert (name, run_id, status) == ('a', ids['mlflow'], 'FINISHED')
@@ -180,7 +180,7 @@ def test_a_run_and_its_resumption_are_one_run_of_mlflow(tmp_path):
   assert list(tmp_path.rglob('artifacts/partition.png'))
   # The run directory may be moved to where the store does not know it.
   (tmp_path / 'mlflow.db').unlink()
-  run_with_mlflow(tmp_path, *words, '--config.num_rounds=4')
+  run_with_mlflow(tmp_path, [*words, '--config.num_rounds=4'])
   ((name, (run_id, _, _, _, metrics)),) = stored(tmp_path).items()
   ids = json.loads((tmp_path / 'mine/a/loggers.json').read_text())
   assert (name, run_id) == ('a', ids['mlflow'])
@@ -191,10 +191,10 @@ def test_a_run_and_its_resumption_are_one_run_of_mlflow(tmp_path):
 def test_a_round_that_is_run_again_is_not_logged_twice(tmp_path):
   """After a crash the state of round 2 is lost, but MLflow has its metrics."""
   words = ('--config.logger=mlflow', '--workdir=a')
-  run_with_mlflow(tmp_path, *words)
+  run_with_mlflow(tmp_path, words)
   shutil.rmtree(tmp_path / 'a/checkpoints/2')
   (tmp_path / 'a/summary.json').unlink()
-  run_with_mlflow(tmp_path, *words)
+  run_with_mlflow(tmp_path, words)
   metrics = stored(tmp_path)['a'][4]
   assert len(metrics) == len({(key, step) for key, step, _ in metrics})
 
@@ -204,7 +204,7 @@ def test_a_round_that_is_run_again_is_not_logged_twice(tmp_path):
 
 def test_a_missing_library_is_one_line(tmp_path, monkeypatch):
   monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
-  completed = launched(tmp_path, *FEDAVG, '--config.logger=tensorboard,wandb')
+  completed = launched(tmp_path, [*FEDAVG, '--config.logger=tensorboard,wandb'])
   assert completed.returncode == ExitCode.USAGE
   assert completed.stderr == (
     "--config.logger='tensorboard,wandb' needs a package that is not installed; type: "
@@ -234,7 +234,7 @@ def test_what_a_logger_is_given():
 
 def test_no_logger_leaves_no_trace(tmp_path):
   words = (*FEDAVG, '--config.logger=', '--config.num_rounds=1', '--workdir=a')
-  check_success(launched(tmp_path, *words))
+  check_success(launched(tmp_path, words))
   names = {path.name for path in (tmp_path / 'a').iterdir()}
   assert 'metrics.jsonl' in names
   assert not {'tensorboard', 'loggers.json'} & names
@@ -242,6 +242,6 @@ def test_no_logger_leaves_no_trace(tmp_path):
 
 @pytest.mark.parametrize('name', ['comet', 'wandb,wandb', 'wandb,', 'wandb, mlflow'])
 def test_other_names(name, tmp_path):
-  completed = launched(tmp_path, f'--config.logger={name}')
+  completed = launched(tmp_path, [f'--config.logger={name}'])
   assert completed.returncode == ExitCode.USAGE
   assert 'must be names of tensorboard, wandb and mlflow' in completed.stderr

@@ -106,7 +106,7 @@ def test_a_knob_that_the_network_does_not_use_hinders_no_algorithm(run):
 def test_the_command_line_tells_who_is_left_out(run, tmp_path):
   _, knobs = run
   flags = federations.flags(TINY | knobs)
-  completed = launched(tmp_path, *flags, '--workdir=run')
+  completed = launched(tmp_path, [*flags, '--workdir=run'])
   check_success(completed)
   lines = completed.stdout.splitlines()
   assert 'users left out: 1, with fewer than 5 training examples each' in lines

@@ -62,7 +62,7 @@ def sweep(folder, words, program=command.main, stop=None):
   with pytest.MonkeyPatch.context() as environment:
     environment.setenv('XLA_FLAGS', os.environ['XLA_FLAGS'])  # a run adds to it
     return processes.launched(
-      folder, *words, program=lambda argv: program(argv, stop or Stop())
+      folder, words, program=lambda argv: program(argv, stop or Stop())
     )
 
 
