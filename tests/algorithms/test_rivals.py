@@ -98,7 +98,8 @@ def test_feddecorr_by_hand(scale, expected):
   np.testing.assert_allclose(correlation(padded, mask, scale), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize(('scale', 'count'), [('equation', 0.0), ('code', 1.0)])
+@pytest.mark.parametrize('scale', ['equation', 'code'])
+@pytest.mark.parametrize('count', [0.0, 1.0])
 def test_feddecorr_of_one_example_is_0_with_gradient_0(scale, count):
   mask = jnp.array([count, 0.0])
   value, slope = jax.value_and_grad(correlation)(FOUR[1:3], mask, scale)

@@ -225,6 +225,7 @@ BAD_REGISTRATIONS = dict(re.findall(r'^\$ (.*)\n(.+)$', TABLE, re.M))
 
 
 def test_a_bad_registration_is_one_line(folder, capsys):
+  assert len(BAD_REGISTRATIONS) == TABLE.count('$ ') > 0
   faults = []
   for code, message in BAD_REGISTRATIONS.items():
     (folder / 'bad.py').write_text(HEAD + code + '\n')
