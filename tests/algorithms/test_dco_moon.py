@@ -36,7 +36,7 @@ def test_deviation_is_relative_and_over_all_parameters():
     (0.0, 0.5, True, (np.nan, np.nan)),
   ],
 )
-def test_weights(mu, p, normalise, expected):
+def test_weights_of_both_terms_by_hand(mu, p, normalise, expected):
   mu_t = scalar(mu) * scalar(p)
   pair = weights(mu=scalar(mu), mu_t=mu_t, normalise=normalise)
   np.testing.assert_allclose(pair, expected, rtol=1e-6)

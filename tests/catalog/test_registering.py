@@ -130,7 +130,7 @@ def complaints(capsys, *words):
 # --- knobs ----------------------------------------------------------------------------
 
 
-def test_its_knobs_are_flags_with_defaults(folder):
+def test_knobs_of_a_registered_algorithm_are_flags_with_defaults(folder):
   assert 'fedprox_l1.mu' not in catalog.every_knob()  # builds and keeps the list
   chosen = cli.parse(['--config=mine.py']).config
   assert (chosen.algorithm, chosen.fedprox_l1.mu) == ('fedprox_l1', 0.25)

@@ -73,7 +73,7 @@ def test_a_config_saved_as_json_is_the_same_experiment():
     ('optimizer.learning_rate', 'auto', 'a number'),
   ],
 )
-def test_bad_value(name, value, requirement):
+def test_a_value_of_another_type_is_refused(name, value, requirement):
   values = settings() | {name: value}
   assert problems(values) == [f'{flag(name, value)} must be {requirement}.']
 

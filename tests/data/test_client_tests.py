@@ -19,7 +19,7 @@ def rows_of(tests):
   return {int(c): set(p.tolist()) for c, p in zip(tests.clients, parts, strict=True)}
 
 
-def test_by_hand():
+def test_sizes_of_client_tests_by_hand():
   # 0.25 of 4, 1, 10 and 2 are 1, 0.25, 2.5 and 0.5: 1, 0, 3 and 1, halves up.
   left, tests = client_tests.hold_out(SPLIT, 0.25, seed=0)
   assert left.sizes.tolist() == [3, 1, 7, 1]

@@ -11,7 +11,7 @@ from tests.processes import launch
 from tests.run_directories import FEDAVG
 
 
-def test_available():
+def test_all_devices_or_as_many_as_asked_for():
   # tests/conftest.py makes eight devices.
   assert devices.available('auto') == 8
   assert devices.available(3) == 3

@@ -16,7 +16,7 @@ SIX = (*RUN, '--config.num_rounds=6', f'--workdir={PLACE}')
 
 
 @pytest.fixture(autouse=True, scope='module')
-def quick(quick_runs):
+def _quick_runs_in_all_files(quick_runs):
   """All of these files have such runs; but for `six_rounds`."""
 
 

@@ -285,7 +285,7 @@ def to_a_folder(path):
     ('', shutil.rmtree, f'manifest.json {MISSING}'),
   ],
 )
-def test_faults(folder, name, damage, reason):
+def test_a_damaged_file_of_a_checkpoint_is_named(folder, name, damage, reason):
   damage(folder / name)
   assert saved_state.fault(folder, 12) == reason
 

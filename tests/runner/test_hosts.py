@@ -64,7 +64,7 @@ def codes(outcomes):
 
 
 @pytest.fixture(scope='module')
-def two(tmp_path_factory):
+def two_processes(tmp_path_factory):
   """Both folders after all runs of the list, and the output of each process."""
   folders = made_in(tmp_path_factory.mktemp('two'))
   rng, labels = np.random.default_rng(0), np.arange(60) % 4
@@ -92,15 +92,15 @@ def two(tmp_path_factory):
   return folders, [outcome.stdout for outcome in outcomes]
 
 
-def test_a_request_to_one_process_ends_the_run_of_all(two):
-  _, outputs = two
+def test_a_request_to_one_process_ends_the_run_of_all(two_processes):
+  _, outputs = two_processes
   code = int(ExitCode.PREEMPTED)
   for output in outputs:
     assert f'{code} Stopped by SIGTERM after round 1, which is saved. ' in output
 
 
-def test_two_processes_are_one_with_two_devices(two, tmp_path):
-  folders, (first, _) = two
+def test_two_processes_are_one_with_two_devices(two_processes, tmp_path):
+  folders, (first, _) = two_processes
   assert f'processes: 2; 2 on {HOST}' in first
   assert 'resumed after round 1 of 3' in first
   words = (*RUN[:-1], f'{ROUNDS}3', f'{DEVICES}2', f'--workdir={tmp_path}')
@@ -111,8 +111,8 @@ def test_two_processes_are_one_with_two_devices(two, tmp_path):
   assert checkpoint(of_two.parent, 3) == checkpoint(tmp_path, 3)
 
 
-def test_what_one_process_finds_out_is_told_by_all(two):
-  folders, (first, second) = two
+def test_what_one_process_finds_out_is_told_by_all(two_processes):
+  folders, (first, second) = two_processes
   assert 'nothing to do: the run has 3 rounds; 3 were asked for' in first
   errors = [line for line in first.splitlines() if line.startswith('2 ')]
   errors_of_second = [line for line in second.splitlines() if line.startswith('2 ')]

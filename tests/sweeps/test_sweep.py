@@ -74,7 +74,7 @@ def dry_run(folder, words):
 
 
 @pytest.fixture(autouse=True, scope='module')
-def quick(quick_runs, empty_figures):
+def _quick_runs_without_figures(quick_runs, empty_figures):
   """The runs of this file share programs, and no pictures are drawn."""
 
 
