@@ -25,7 +25,7 @@ from moon_jax.building.network import (
   make_network,
   with_initial_weights,
 )
-from moon_jax.building.scheduling import ScheduleOptions, make_schedule
+from moon_jax.building.scheduling import TrainingSetupOptions, make_training_setup
 from moon_jax.building.testing import (
   ClientTestOptions,
   Tests,
@@ -94,7 +94,8 @@ def build(
   Args:
     config: the configuration.
     load: function that loads the data.
-    min_steps: see `planning.planner.make_planner`.
+    min_steps: lower bound of the steps that a round has room for, so that runs that
+      need fewer steps share programs.
 
   Raises:
     UsageError: the data are missing, cannot be dealt as asked, or do not fit.
@@ -116,6 +117,7 @@ def build(
   algorithm_options = AlgorithmOptions(config)
   algorithm = make_algorithm(algorithm_options, network)
   with blamed(algorithm_options.part):
+    # Only their names and shapes matter to the number of bytes.
     scalars = TracedOptions(config).scalars(algorithm, round_index=0)
     traffic = exchanged(algorithm, network.shapes, scalars, dataset.num_classes)
     has_client_models = client_memory.has_client_models(algorithm, network.shapes)
@@ -129,9 +131,9 @@ def build(
   )
   class_counts = count_classes(dataset, held_out.training)
 
-  schedule_options = ScheduleOptions(config)
-  schedule = make_schedule(
-    schedule_options,
+  setup_options = TrainingSetupOptions(config)
+  setup = make_training_setup(
+    setup_options,
     data=dataset,
     split=held_out.training,
     class_counts=class_counts,
@@ -141,21 +143,21 @@ def build(
     min_steps=min_steps,
   )
 
-  if schedule.stream:
-    train = schedule.stream.split_shape(schedule.mesh)
+  if setup.stream:
+    train_split = setup.stream.split_shape(setup.mesh)
   else:
-    train = train_on_devices(
-      divided, held_out.training, schedule.label_flippers, schedule.mesh
+    train_split = train_on_devices(
+      divided, held_out.training, setup.label_flippers, setup.mesh
     )
-  tests = tests_on_devices(divided, held_out.client_tests, schedule.mesh)
+  tests = tests_on_devices(divided, held_out.client_tests, setup.mesh)
 
   return Experiment(
     config=config,
     data=TrainingData(
       partition=held_out.training,
       class_counts=class_counts,
-      train=train,
-      stream=schedule.stream,
+      train=train_split,
+      stream=setup.stream,
       user_ids=divided.user_ids,
       num_users_left_out=divided.num_users_left_out,
       class_names=dataset.class_names,
@@ -166,8 +168,8 @@ def build(
     algorithm=algorithm,
     has_client_models=has_client_models,
     traffic=traffic,
-    planner=schedule.planner,
-    placement=Placement(mesh=schedule.mesh, client_memory=schedule.client_memory),
+    planner=setup.planner,
+    placement=Placement(mesh=setup.mesh, client_memory=setup.client_memory),
   )
 
 

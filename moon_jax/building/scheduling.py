@@ -27,7 +27,7 @@ from moon_jax.platform import client_memory, devices, gpu, hosts
 from moon_jax.platform.client_memory import ClientMemory
 
 
-class ScheduleOptions:
+class TrainingSetupOptions:
   """What a configuration says about who trains, where, when and for how long.
 
   Attributes:
@@ -82,7 +82,7 @@ class ScheduleOptions:
     self.client_store = config.execution.client_store
 
 
-class Schedule(NamedTuple):
+class TrainingSetup(NamedTuple):
   """What decides where and when each client trains.
 
   Attributes:
@@ -100,8 +100,8 @@ class Schedule(NamedTuple):
   label_flippers: np.ndarray
 
 
-def make_schedule(
-  options: ScheduleOptions,
+def make_training_setup(
+  options: TrainingSetupOptions,
   *,
   data: Dataset,
   split: partition.Partition,
@@ -110,7 +110,7 @@ def make_schedule(
   algorithm: Algorithm,
   backend: str,
   min_steps: int,
-) -> Schedule:
+) -> TrainingSetup:
   """Makes the planner of a run, and what it depends on.
 
   Args:
@@ -175,7 +175,7 @@ def make_schedule(
   mesh = devices.mesh(layout.num_devices)
   process_lanes = devices.lanes_of_process(mesh, layout.num_lanes)
   planner = planner_with(layout=layout, process_lanes=process_lanes)
-  return Schedule(
+  return TrainingSetup(
     mesh=mesh,
     planner=planner,
     stream=stream,
@@ -211,7 +211,7 @@ def lane_layout(
 
 
 def requested_layout(
-  options: ScheduleOptions, cohort_size: int, backend: str
+  options: TrainingSetupOptions, cohort_size: int, backend: str
 ) -> LaneLayout:
   """The lanes that are asked for; see `lane_layout`.
 
@@ -233,7 +233,7 @@ def requested_layout(
   return layout
 
 
-def max_steps(options: ScheduleOptions, sizes: np.ndarray, backend: str) -> int:
+def max_steps(options: TrainingSetupOptions, sizes: np.ndarray, backend: str) -> int:
   """The largest number of steps that a lane of a run may need.
 
   Args:
@@ -247,7 +247,7 @@ def max_steps(options: ScheduleOptions, sizes: np.ndarray, backend: str) -> int:
   return layout.max_steps(layout.whole_segments(work.max_steps(sizes)), cohort_size)
 
 
-def local_work(options: ScheduleOptions, sizes: np.ndarray) -> LocalWork:
+def local_work(options: TrainingSetupOptions, sizes: np.ndarray) -> LocalWork:
   """How long each client trains in a round; sizes: [N] examples of each client."""
   smallest = int(np.argmin(sizes))
   if options.drop_last and sizes[smallest] < options.batch_size:
@@ -285,7 +285,7 @@ def second_work(second: SecondTraining | None, first: LocalWork) -> LocalWork | 
   )
 
 
-def who_takes_part(options: ScheduleOptions, sizes: np.ndarray) -> Participation:
+def who_takes_part(options: TrainingSetupOptions, sizes: np.ndarray) -> Participation:
   """Who takes part in the rounds; sizes: [N] examples of each client.
 
   Raises:
@@ -324,7 +324,7 @@ def _num_stragglers(fraction: float, num_drawn: int) -> int:
   return num_stragglers
 
 
-def _attackers(options: ScheduleOptions) -> np.ndarray | None:
+def _attackers(options: TrainingSetupOptions) -> np.ndarray | None:
   """Ids of the clients that attack; None without an attack."""
   if options.attack_fraction is None:
     return None
@@ -339,7 +339,7 @@ def _attackers(options: ScheduleOptions) -> np.ndarray | None:
   return attackers
 
 
-def averaging(options: ScheduleOptions, algorithm: Algorithm) -> Averaging:
+def averaging(options: TrainingSetupOptions, algorithm: Algorithm) -> Averaging:
   """How the clients' models are averaged: by a server, or among neighbours."""
   if not algorithm.share:
     return Averaging(uniform_weights=options.uniform_weights)

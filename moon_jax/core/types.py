@@ -209,7 +209,8 @@ class ClientMetrics(NamedTuple):
     reports: name -> float32, further numbers that the algorithm reports of a client.
     computed: name -> [] float32, scalars that the algorithm computed; never stacked.
     finite: bool, whether all that the client sends, keeps and reports is finite; if
-      not, the client is left out of the average, and its memory does not change.
+      not, the client is left out of the average, and its memory does not change. A
+      second training comes after the average: if it fails, only the memory stays.
     server_finite: [] bool, whether the new server is finite; None for a single client.
   """
 

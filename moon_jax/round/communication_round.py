@@ -37,10 +37,10 @@ def make_round(
   """
 
   def run_round(state, plan, scalars, data):
-    scalars, computed = with_computed_scalars(scalars, state.server.memory)
+    scalars, extra_scalars = with_extra_scalars(scalars, state.server.memory)
     held_memories = _held_memories(state, plan, num_clients)
     memories = held_memories.of_cohort()
-    if algorithm.share:
+    if algorithm.share:  # without a server, neighbours average before they train
       memories = mix(memories, plan.mixing)
     work = Work(
       received=algorithm.broadcast(state.server),
@@ -57,39 +57,39 @@ def make_round(
     if train_second:
       work = work._replace(memories=memories, schedule=plan.second_schedule)
       finished = add_second_training(finished, work)
-    clients = held_memories.updated(finished.memory, finished.metrics.finite)
+    client_memories = held_memories.updated(finished.memory, finished.metrics.finite)
     metrics = finished.metrics._replace(
-      computed=computed, server_finite=tree.all_finite(server)
+      computed=extra_scalars, server_finite=tree.all_finite(server)
     )
-    return State(server, clients, state.round + 1), metrics
+    return State(server, client_memories, state.round + 1), metrics
 
-  def with_computed_scalars(scalars, server_memory):
+  def with_extra_scalars(scalars, server_memory):
     """All scalars, including those that the algorithm computes; and only the latter."""
     numbers = dict(algorithm.scalars(scalars.algorithm, server_memory))
     template = {
       name: jnp.zeros((), jnp.result_type(number)) for name, number in numbers.items()
     }
     numbers = tree.checked(numbers, template, 'scalars')
-    computed = {
+    extra_scalars = {
       name: number for name, number in numbers.items() if name not in scalars.algorithm
     }
-    return scalars._replace(algorithm=numbers), computed
+    return scalars._replace(algorithm=numbers), extra_scalars
 
   def mix(memories, mixing):
     averages = tree.mix(jax.vmap(algorithm.share)(memories), mixing)
     return jax.vmap(algorithm.mixed)(memories, averages)
 
-  def aggregate(before, finished, plan, scalars):
+  def aggregate(old_server, finished, plan, scalars):
     finite, weights = finished.metrics.finite, plan.cohort.weights
     if algorithm.needs_all_uploads:
       sent = Uploads(finished.upload, weights, finite, plan.attack_seeds)
     else:
       sent = aggregation.mean_of_finite(finished.upload, finite, weights)
     counted_fraction = jnp.sum(finite, dtype=jnp.float32) / num_clients
-    server = algorithm.aggregate(before, sent, counted_fraction, scalars)
+    server = algorithm.aggregate(old_server, sent, counted_fraction, scalars)
     if not isinstance(server, Server):
       raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
-    return tree.checked(server, before, 'aggregate')
+    return tree.checked(server, old_server, 'aggregate')
 
   def add_second_training(first, work):
     """What the clients leave behind after both trainings."""

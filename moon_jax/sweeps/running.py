@@ -164,7 +164,7 @@ def most_steps(
       if options.users_are_clients:
         config = data.with_num_clients(config, divided.num_clients)
       steps = scheduling.max_steps(
-        scheduling.ScheduleOptions(config),
+        scheduling.TrainingSetupOptions(config),
         divided.partition.sizes,
         jax.default_backend(),
       )

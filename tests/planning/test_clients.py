@@ -5,7 +5,7 @@ import pytest
 
 import moon_jax
 from moon_jax.building import experiment, scheduling
-from moon_jax.building.scheduling import ScheduleOptions
+from moon_jax.building.scheduling import TrainingSetupOptions
 from moon_jax.config import validate
 from moon_jax.core import keys
 from moon_jax.core.errors import UsageError
@@ -226,7 +226,7 @@ SIZES_OF_TEN = np.full(10, 4)
 
 
 def participation(knobs):
-  return scheduling.who_takes_part(ScheduleOptions(validate(knobs)), SIZES_OF_TEN)
+  return scheduling.who_takes_part(TrainingSetupOptions(validate(knobs)), SIZES_OF_TEN)
 
 
 def test_the_knobs_decide_who_takes_part():
@@ -253,7 +253,7 @@ def test_the_knobs_decide_who_takes_part():
 
 
 def local_work(knobs):
-  return scheduling.local_work(ScheduleOptions(validate(knobs)), SIZES_OF_TEN)
+  return scheduling.local_work(TrainingSetupOptions(validate(knobs)), SIZES_OF_TEN)
 
 
 def test_the_knobs_decide_how_long_clients_train():
