@@ -334,11 +334,12 @@ def test_the_learning_rate_of_a_round_follows_the_schedule(flags, rates):
 
 def test_the_local_optimizer_is_the_configured_one():
   for name in ('sgd', 'adam', 'adamw'):
-    optimizer = programs.local_training(build(f'optimizer.name={name}')).optimizer
-    assert optimizer.func == catalog.part('optimizer', name).build
-    assert not optimizer.keywords.get('nesterov', False)
+    built = build(f'optimizer.name={name}')
+    make_optimizer = programs.local_training(built).make_optimizer
+    assert make_optimizer.func == catalog.part('optimizer', name).build
+    assert not make_optimizer.keywords.get('nesterov', False)
   nesterov = build('optimizer.nesterov=true')
-  assert programs.local_training(nesterov).optimizer.keywords['nesterov']
+  assert programs.local_training(nesterov).make_optimizer.keywords['nesterov']
 
 
 def test_the_default_server_is_the_plain_average():
