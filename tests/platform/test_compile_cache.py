@@ -119,8 +119,10 @@ def test_a_damaged_entry_is_compiled_anew_and_replaced(
 def test_an_entry_without_a_time_of_use_does_not_keep_others_out(tmp_path, capsys):
   start(tmp_path)
   damage(the_entry(tmp_path), 'killed before the time of use')
-  assert [start(tmp_path, 5) for _ in range(3)] == [0, 0, 1]
-  assert capsys.readouterr().err.count('\n') == 1
+  hits = [start(tmp_path, 5) for _ in range(3)]
+  # JAX before 0.12 cannot write beside such an entry: the first start removes it.
+  assert hits in ([0, 0, 1], [0, 1, 1])
+  assert capsys.readouterr().err.count('\n') == hits.count(0) - 1
 
 
 def test_an_error_that_is_not_the_caches_is_raised_and_costs_no_entry(tmp_path, capsys):
