@@ -1,7 +1,8 @@
 """Rules of the server that withstand a few Byzantine clients, which may send anything.
 
 Local training is FedAvg's. All clients have equal weights, whatever data they claim to
-have; an upload that is not finite is left out. Running statistics of batch norm are
+have. An upload that is not finite is left out, and n is the number of the others: the
+clients of the round that sent a finite model. Running statistics of batch norm are
 aggregated by the same rule as the parameters, but have no part in Krum's distances.
 Every rule holds the cohort's K uploads in memory.
 """
@@ -18,9 +19,11 @@ from moon_jax.core.types import PyTree
 
 
 def median() -> Algorithm:
-  """w <- the median of the models in each coordinate (Yin et al. 2018).
+  """w <- the median of the n models in each coordinate (Yin et al. 2018).
 
-  arXiv:1803.01498. Of an even number of models, the mean of the middle two is taken.
+  arXiv:1803.01498. If n is even, it is the mean of the middle two: of the numbers 1, 2,
+  5 and 9 it is 3.5. The coordinates are independent, so the result may be the model of
+  no client.
   """
 
   def middle(ascending, count, scalars):
@@ -33,14 +36,21 @@ def median() -> Algorithm:
 def trimmed_mean(*, trim: float) -> Algorithm:
   """w <- the mean of the models in each coordinate, without the extremes (Yin et al.).
 
-  The floor(trim n) smallest and as many largest values of n clients are left out.
+  Of the n values of a coordinate, the floor(trim n) smallest and as many of the largest
+  are left out; the others have equal weights. A product at most 0.001 below a whole
+  number counts as this number, so 0.333 of 3 is 1. If trim is 0.25, of the numbers 1,
+  2, 5 and 9 the mean of 2 and 5 remains. In each coordinate other clients may be left
+  out. Among equal values it does not matter which is left out.
 
   Args:
-    trim: beta in [0, 1/2); 0 is the mean with equal weights.
+    trim: beta in [0, 1/2); 0 is the mean with equal weights. With few clients the
+      product may be below 1, and nothing is left out; a run is refused if that is so
+      with all clients of a round.
   """
 
   def mean_without_extremes(ascending, count, scalars):
-    # In float32, 0.1 * 10 may be below 1. At least one value is kept.
+    # In float32 a product may be below the whole number that it is. One value is kept,
+    # or two, even if the margin of 0.001 makes half of them the share.
     cut = jnp.floor(scalars['trim'] * count.astype(jnp.float32) + 1e-3).astype(int)
     cut = jnp.minimum(cut, (count - 1) // 2)
     rank = jnp.arange(len(ascending))
@@ -82,11 +92,14 @@ def krum(*, num_byzantine: int, num_selected: int) -> Algorithm:
   """w <- the mean of the models nearest to the others (Blanchard et al. 2017).
 
   The score of a model is the sum of its squared distances to the n - f - 2 nearest of
-  the others, and to one at least; n is the number of models, f how many may be
-  Byzantine. If scores are equal, the client with the smaller id is selected.
-  (arXiv:1703.02757; Krum selects one model, multi-Krum several.) The proof needs
-  2 f + 2 < n. With fewer models, also if some are left out, f Byzantine models that
-  agree can win.
+  the others, and to one at least; f is how many may be Byzantine. The models with the
+  lowest scores are averaged with equal weights. If scores are equal, the client with
+  the smaller id is selected. (arXiv:1703.02757; Krum selects one model, multi-Krum
+  several, all by the scores among n models.) The proof needs 2 f + 2 < n. With fewer
+  models, also if some are left out, f Byzantine models that agree can win.
+
+  With f = 1, the scores of the numbers 0, 1, 2, 10 and 100 are 1 + 4, 1 + 1, 1 + 4,
+  64 + 81 and 90^2 + 98^2: Krum selects 1.
 
   Args:
     num_byzantine: f, at least 0.

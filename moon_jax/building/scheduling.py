@@ -1,7 +1,6 @@
 """Decides where and when each client trains, as a configuration asks for it."""
 
 import functools
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +13,7 @@ from moon_jax.catalog.blaming import blamed
 from moon_jax.config import Config, flatten, used_value
 from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag
+from moon_jax.core.shares import share_of
 from moon_jax.core.types import Dataset
 from moon_jax.data import partition
 from moon_jax.models import Network
@@ -186,7 +186,7 @@ def make_training_setup(
 
 def cohort_size_of(num_clients: int, participation: float) -> int:
   """K: the participating fraction of the clients, halves rounded up; at least one."""
-  return max(1, math.floor(num_clients * participation + 0.5))
+  return max(1, share_of(num_clients, participation))
 
 
 def lane_layout(
@@ -310,7 +310,7 @@ def who_takes_part(options: TrainingSetupOptions, sizes: np.ndarray) -> Particip
 
 
 def _num_stragglers(fraction: float, num_drawn: int) -> int:
-  num_stragglers = math.floor(fraction * num_drawn + 0.5)
+  num_stragglers = share_of(num_drawn, fraction)
   if num_stragglers and num_stragglers == num_drawn:
     raise KnobError(
       'stragglers.fraction',
@@ -335,6 +335,12 @@ def _attackers(options: TrainingSetupOptions) -> np.ndarray | None:
       'attack.fraction',
       fraction,
       f'of {num_clients} clients is none: raise it.',
+    )
+  if len(attackers) == num_clients:
+    raise KnobError(
+      'attack.fraction',
+      fraction,
+      f'makes all {num_clients} clients attackers: lower it.',
     )
   return attackers
 

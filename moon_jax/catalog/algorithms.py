@@ -33,6 +33,7 @@ from moon_jax.catalog.parts import (
   word,
 )
 from moon_jax.core.flags import flag
+from moon_jax.core.shares import share_of
 
 SERVED = frozenset({'several_clients', 'served', 'weighted'})
 _CONTRASTIVE = SERVED | {'contrastive'}
@@ -70,7 +71,10 @@ _SA_MOON_KNOBS = {
   'sigma': number(0.005, 'cooling rate of the temperature', between(0, 1)),
   'scope': word('client', 'owner of the temperature: client or server', _SCOPES),
   'acceptance': word(
-    'steps', 'losses compared: of two steps, or at two temperatures', _ACCEPTANCES
+    'steps',
+    'losses compared: of two steps, or at two temperatures',
+    _ACCEPTANCES,
+    used_if=('sigma', above(0)),
   ),
 }
 _DCO_MOON_KNOBS = {
@@ -85,8 +89,15 @@ _DCO_MOON_KNOBS = {
 _PROX_KNOBS = {'mu': number(0.01, 'weight of the proximal term', at_least(0))}
 _SAM_KNOBS = {
   'rho': number(0.1, 'length of the move uphill before the gradient', at_least(0)),
-  'adaptive': switch(False, 'whether larger weights move further (FedASAM)'),
-  'xi': number(0.2, 'number added to the size of a weight, if adaptive', at_least(0)),
+  'adaptive': switch(
+    False, 'whether larger weights move further (FedASAM)', used_if=('rho', above(0))
+  ),
+  'xi': number(
+    0.2,
+    'number added to the size of a weight, if adaptive',
+    at_least(0),
+    used_if=('adaptive', exactly(True)),
+  ),
 }
 _PROC_KNOBS = {
   'tau': number(1.0, 'temperature of the prototype term', above(0)),
@@ -127,7 +138,10 @@ _NOVA_KNOBS = {
 _LC_KNOBS = {
   'tau': number(1.0, 'weight of the margins of rare classes', at_least(0)),
   'least_count': number(
-    0.0, 'lowest count of a class; 0 leaves missing classes out', at_least(0)
+    0.0,
+    'lowest count of a class; 0 leaves missing classes out',
+    at_least(0),
+    used_if=('tau', above(0)),
   ),
   'true_class': switch(True, 'whether the true class is in the denominator'),
 }
@@ -186,9 +200,10 @@ def _cools_down(values):
 
 def _num_sending(values):
   """Number of clients that send their model in a round."""
-  num_sampled = max(1, int(values['num_clients'] * values['participation'] + 0.5))
-  if values['stragglers.send'] == 'nothing':
-    return num_sampled - int(values['stragglers.fraction'] * num_sampled + 0.5)
+  num_sampled = max(1, share_of(values['num_clients'], values['participation']))
+  num_stragglers = share_of(num_sampled, values['stragglers.fraction'])
+  if num_stragglers and values['stragglers.send'] == 'nothing':
+    return num_sampled - num_stragglers
   return num_sampled
 
 

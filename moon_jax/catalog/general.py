@@ -49,6 +49,9 @@ _IPM = (*_SERVED, ('attack', 'ipm'))
 _RING = (*_PEERS, ('topology', 'ring'))
 _RANDOM_GRAPH = (*_PEERS, ('topology', 'erdos_renyi'))
 
+# Without attackers the attack's numbers change nothing.
+_SOMEBODY_ATTACKS = ('attack.fraction', above(0))
+
 _EVEN = Bound('even, at least 2', lambda value: value >= 2 and value % 2 == 0)
 _NOT_NEGATIVE = at_least(0)
 _BELOW_ONE = between(0, 1, '[)')
@@ -169,7 +172,12 @@ KNOBS = {
     needs=_IMAGE_FOLDER,
   ),
   'data.test_seed': knob(
-    int, 0, 'seed of the draw of test images', SEED, needs=_IMAGE_FOLDER
+    int,
+    0,
+    'seed of the draw of test images',
+    SEED,
+    needs=_IMAGE_FOLDER,
+    used_if=('data.test_fraction', above(0)),
   ),
   'data.image_size': knob(
     int,
@@ -229,7 +237,10 @@ KNOBS = {
   'optimizer.learning_rate': number(0.01, 'learning rate in the first round', above(0)),
   'optimizer.momentum': number(0.9, 'momentum of sgd', _BELOW_ONE, needs=_SGD),
   'optimizer.nesterov': switch(
-    False, "whether sgd's momentum is Nesterov's", needs=_SGD
+    False,
+    "whether sgd's momentum is Nesterov's",
+    needs=_SGD,
+    used_if=('optimizer.momentum', above(0)),
   ),
   'optimizer.weight_decay': number(
     1e-5, 'weight decay; decoupled with adamw', _NOT_NEGATIVE
@@ -276,19 +287,32 @@ KNOBS = {
     'what stragglers send; partial: unfinished models',
     _STRAGGLERS_SEND,
     needs=_SERVED,
+    used_if=('stragglers.fraction', above(0)),
   ),
   'attack.name': word('none', 'attack of some of the clients', needs=_SERVED),
   'attack.fraction': number(
     0.1, 'fraction of all clients that attack', _BELOW_ONE, needs=_ATTACK
   ),
   'attack.scale': number(
-    1.0, 'factor of the reversed update', above(0), needs=_SIGN_FLIP
+    1.0,
+    'factor of the reversed update',
+    above(0),
+    needs=_SIGN_FLIP,
+    used_if=_SOMEBODY_ATTACKS,
   ),
   'attack.sigma': number(
-    1.0, 'standard deviation of the noise sent', above(0), needs=_GAUSSIAN
+    1.0,
+    'standard deviation of the noise sent',
+    above(0),
+    needs=_GAUSSIAN,
+    used_if=_SOMEBODY_ATTACKS,
   ),
   'attack.epsilon': number(
-    0.5, 'factor of the reversed mean update', above(0), needs=_IPM
+    0.5,
+    'factor of the reversed mean update',
+    above(0),
+    needs=_IPM,
+    used_if=_SOMEBODY_ATTACKS,
   ),
   'topology.name': word('ring', 'graph of neighbours', needs=_PEERS),
   'topology.degree': knob(

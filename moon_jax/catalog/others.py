@@ -62,16 +62,26 @@ _TRANSFORMER_KNOBS = {
   'dropout': number(0.1, 'rate of dropout, convolutions included', between(0, 1, '[)')),
 }
 _HEAD = word('mlp', 'projection head; none: features are used', one_of('mlp', 'none'))
+_WITH_HEAD = ('head', exactly('mlp'))
 _CNN_KNOBS = {
   'head': _HEAD,
-  'head_width': counted(84, "number of units of the head's hidden layer"),
-  'representation': counted(256, 'number of outputs of the projection head'),
+  'head_width': counted(
+    84, "number of units of the head's hidden layer", used_if=_WITH_HEAD
+  ),
+  'representation': counted(
+    256, 'number of outputs of the projection head', used_if=_WITH_HEAD
+  ),
 }
 _NORMS = one_of('batch', 'group')
 _RESNET_KNOBS = _CNN_KNOBS | {
   'norm': word('batch', 'normalisation; group: in 2 groups of channels', _NORMS),
   'head_width': knob(
-    int, 'auto', "units of the head's hidden layer; auto: its input's", COUNT, auto=True
+    int,
+    'auto',
+    "units of the head's hidden layer; auto: its input's",
+    COUNT,
+    auto=True,
+    used_if=_WITH_HEAD,
   ),
 }
 
@@ -79,18 +89,9 @@ _RESNET_KNOBS = _CNN_KNOBS | {
 # --- checks ---------------------------------------------------------------------------
 
 
-def _headless_rules(group: str, knobs: Mapping[str, Knob]) -> list[Rule]:
-  """The rules by which the widths of a head are refused for a model without one."""
-  return [
-    Rule(f'{group}.{name}', exactly(knobs[name].default), f'{group}.head', 'none')
-    for name in ('head_width', 'representation')
-  ]
-
-
 # Group normalisation has no running statistics to keep.
 _GROUP_NORM_RULE = Rule('batch_norm', exactly('averaged'), 'resnet.norm', 'group')
-_check_moon_cnn = check_of(_headless_rules('moon_cnn', _CNN_KNOBS))
-_check_resnet = check_of([*_headless_rules('resnet', _RESNET_KNOBS), _GROUP_NORM_RULE])
+_check_resnet = check_of([_GROUP_NORM_RULE])
 
 # Attackers replace the model that they send.
 _SENDING_MODELS = Bound(
@@ -156,7 +157,6 @@ def _moon_cnn(name: str) -> Part:
     {'convolutional'},
     knobs=_CNN_KNOBS,
     group='moon_cnn',
-    check=_check_moon_cnn,
   )
 
 

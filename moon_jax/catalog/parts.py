@@ -78,6 +78,8 @@ class Knob(NamedTuple):
     required: whether '' is invalid where the knob is used.
     may_change: whether a resumed run may have another value: it is the same experiment.
     auto: whether 'auto' is valid; the part that uses the knob decides what it means.
+    used_if: (another knob, bound): the knob has an effect only while the value of the
+      other one satisfies the bound. A name without a dot is of the same group.
   """
 
   kind: type
@@ -88,6 +90,7 @@ class Knob(NamedTuple):
   required: bool = False
   may_change: bool = False
   auto: bool = False
+  used_if: tuple[str, Bound] | tuple[()] = ()
 
 
 knob = Knob  # as users declare it
@@ -104,9 +107,12 @@ def counted(
   needs: tuple[tuple[str, str], ...] = (),
   *,
   may_change: bool = False,
+  used_if: tuple[str, Bound] | tuple[()] = (),
 ) -> Knob:
   """Declares a knob that is a whole number of 1 or more."""
-  return knob(int, default, meaning, COUNT, needs, may_change=may_change)
+  return knob(
+    int, default, meaning, COUNT, needs, may_change=may_change, used_if=used_if
+  )
 
 
 class Rule(NamedTuple):
@@ -130,6 +136,8 @@ def check_of(rules: Iterable[Rule]) -> Callable[[Mapping[str, Any]], Iterator[st
 
   def check(values):
     for rule in rules:
+      if rule.knob not in values or rule.other not in values:
+        continue  # it is not used, or its value is wrong, which is reported
       other_value = values[rule.other]
       applies = rule.value is None or rule.value == other_value
       if applies and not rule.bound.holds(values[rule.knob]):

@@ -66,7 +66,11 @@ def every_knob() -> Mapping[str, Knob]:
   for entry in _parts.values():
     for name, knob in entry.knobs.items():
       group = _group(entry)
-      part_knobs[f'{group}.{name}'] = knob._replace(needs=((entry.kind, group),))
+      used_if = knob.used_if
+      if used_if and '.' not in used_if[0]:
+        used_if = f'{group}.{used_if[0]}', used_if[1]
+      needs = ((entry.kind, group),)
+      part_knobs[f'{group}.{name}'] = knob._replace(needs=needs, used_if=used_if)
   return KNOBS | selecting_knobs | part_knobs | EXECUTION
 
 
@@ -95,12 +99,22 @@ def is_of_registered_part(knob_name: str) -> bool:
 
 
 def is_used(knob_name: str, flat: Mapping[str, Any]) -> bool:
-  """Whether the chosen parts of a configuration use the knob."""
-  for kind, trait in every_knob()[knob_name].needs:
+  """Whether a configuration uses the knob: its parts do, and no other knob forbids it.
+
+  >>> is_used('stragglers.send', {'algorithm': 'fedavg', 'stragglers.fraction': 0.0})
+  False
+  """
+  knob = every_knob()[knob_name]
+  for kind, trait in knob.needs:
     entry = chosen(kind, flat)
     if entry is None or not entry.has(trait):
       return False
-  return True
+  return not knob.used_if or _is_on(*knob.used_if, flat)
+
+
+def _is_on(knob_name: str, bound: Bound, flat: Mapping[str, Any]) -> bool:
+  """Whether the knob that decides is used, and its value satisfies the bound."""
+  return is_used(knob_name, flat) and knob_name in flat and bound.holds(flat[knob_name])
 
 
 def options(kind: str, flat: Mapping[str, Any]) -> dict[str, Any]:

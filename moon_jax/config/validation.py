@@ -220,6 +220,15 @@ def _unused(name: str, valid_values: Mapping[str, Any]) -> Iterator[str]:
       f'{flag(name)} is not used with {flag(catalog.KINDS[kind], part.name)}; '
       f'it is used by {used_by}.'
     )
+  used_if = catalog.every_knob()[name].used_if
+  if used_if:
+    other, bound = used_if
+    # A value of the other knob that is missing is wrong, which is reported.
+    if other in valid_values and not bound.holds(valid_values[other]):
+      yield (
+        f'{flag(name)} is not used with {flag(other, valid_values[other])}; '
+        f'it is used if that is {bound.requirement}.'
+      )
 
 
 # --- of a saved run -------------------------------------------------------------------

@@ -7,6 +7,7 @@ import numpy as np
 from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
 from moon_jax.core.keys import Purpose, host_rng
+from moon_jax.core.shares import share_of
 from moon_jax.core.types import Dataset
 from moon_jax.data.partition import Partition, grouped
 
@@ -53,7 +54,9 @@ def hold_out(
     UsageError: a client would have no training example left, or no client has a test.
   """
   sizes = partition.sizes
-  test_sizes = np.floor(fraction * sizes + 0.5).astype(np.int64)
+  distinct_sizes, size_of_client = np.unique(sizes, return_inverse=True)
+  shares = [share_of(size, fraction) for size in distinct_sizes]
+  test_sizes = np.array(shares, np.int64)[size_of_client]
   without_training = np.flatnonzero(test_sizes >= sizes)
   if without_training.size:
     client = without_training[0]

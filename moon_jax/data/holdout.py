@@ -4,6 +4,7 @@ import numpy as np
 
 from moon_jax.core.errors import KnobError
 from moon_jax.core.keys import Purpose, host_rng
+from moon_jax.core.shares import share_of
 from moon_jax.core.types import Dataset
 
 
@@ -14,7 +15,7 @@ def validation_split(
 
   Args:
     dataset: the data set; its pixel statistics stay those of all training examples.
-    fraction: fraction of the examples of each class, rounded to a whole number; 0: the
+    fraction: fraction of the examples of each class, halves rounded up; 0: the
       validation examples are those that the data set reserves, if any.
     seed: seed of the draw.
 
@@ -73,5 +74,5 @@ def _drawn_by_class(
   is_drawn = np.zeros(len(labels), bool)
   for label in np.unique(labels):
     rows = np.flatnonzero(labels == label)
-    is_drawn[rng.permutation(rows)[: int(fraction * len(rows) + 0.5)]] = True
+    is_drawn[rng.permutation(rows)[: share_of(len(rows), fraction)]] = True
   return is_drawn

@@ -12,6 +12,7 @@ from moon_jax.core import files
 from moon_jax.core.flags import flag
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.paths import expand
+from moon_jax.core.shares import share_of
 from moon_jax.core.types import Dataset
 from moon_jax.data import decoded
 from moon_jax.data.dataset import checked_dataset
@@ -329,7 +330,7 @@ def _drawn(pictures, fraction, seed) -> _Splits:
     rows_by_kind.setdefault((picture.label, picture.domain), []).append(row)
   is_test = np.zeros(len(pictures), bool)
   for rows in rows_by_kind.values():
-    num_test = min(max(round(fraction * len(rows)), 1), len(rows) - 1)
+    num_test = min(max(share_of(len(rows), fraction), 1), len(rows) - 1)
     is_test[rng.permutation(rows)[:num_test]] = True
   return _Splits(
     train=[pictures[row] for row in np.flatnonzero(~is_test)],

@@ -3,6 +3,7 @@
 import numpy as np
 
 from moon_jax.core.keys import Purpose, host_rng
+from moon_jax.core.shares import share_of
 from moon_jax.core.types import Dataset
 from moon_jax.data.partition import Partition
 
@@ -45,9 +46,9 @@ def labels_in_training(
 
 
 def draw_attackers(seed: int, num_clients: int, fraction: float) -> np.ndarray:
-  """Ids, ascending, of the clients that attack in every round; halves round up."""
+  """Ids, ascending, of the clients that attack in every round; see `share_of`."""
   rng = host_rng(seed, Purpose.ATTACK)
-  num_attackers = int(num_clients * fraction + 0.5)
+  num_attackers = share_of(num_clients, fraction)
   return np.sort(rng.choice(num_clients, num_attackers, replace=False)).astype(np.int32)
 
 

@@ -88,7 +88,8 @@ def test_equals_numpy(name, left_out):
 
 
 @pytest.mark.parametrize(
-  ('trim', 'cut'), [(0.0, 0), (0.1, 1), (0.29, 2), (0.3, 3), (0.4999, 4)]
+  ('trim', 'cut'),
+  [(0.0, 0), (0.1, 1), (0.0999, 1), (0.0998, 0), (0.29, 2), (0.3, 3), (0.49995, 4)],
 )
 def test_how_many_are_trimmed(trim, cut):
   # The mean of 0..9 stays 4.5 however many are cut off at both ends; the mean of the
@@ -106,6 +107,21 @@ def test_median_by_hand():
   np.testing.assert_allclose(after('median', uploads(values, [3]))['params'], 1.25e38)
   assert after('median', uploads(values, [0, 1, 2, 4]))['params'] == 2.0
   assert not np.isfinite(after('median', uploads(values, range(5)))['params'])
+
+
+def test_the_numbers_of_the_docstrings():
+  values = [{'params': np.float32(x)} for x in (5.0, 1.0, 9.0, 2.0)]
+  assert after('median', uploads(values))['params'] == 3.5
+  assert after('trimmed_mean', uploads(values), trim=0.25)['params'] == 3.5
+  assert after('trimmed_mean', uploads(values[:3]), trim=0.333)['params'] == 5.0
+  # Equal values: of 1, 1, 5 and 9 one of the ones is left out.
+  tied = [{'params': np.float32(x)} for x in (1.0, 9.0, 1.0, 5.0)]
+  assert after('trimmed_mean', uploads(tied), trim=0.25)['params'] == 3.0
+  # Each coordinate has extremes of its own; the weights 1, 2 and 3 have no part.
+  models = [(0.0, 7.0), (4.0, 100.0), (50.0, 8.0)]
+  coordinates = [{'params': np.float32(model)} for model in models]
+  middle = after('trimmed_mean', uploads(coordinates), trim=0.34)['params']
+  np.testing.assert_array_equal(middle, [4.0, 8.0])
 
 
 def test_krum_by_hand():

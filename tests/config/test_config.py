@@ -56,6 +56,60 @@ def test_a_config_saved_as_json_is_the_same_experiment():
   assert config.changes(as_saved, built) == []
 
 
+# --- knobs without an effect ----------------------------------------------------------
+
+# A knob that is used only with some values of another one -> a setting in which it is
+# used, and one in which it is not.
+OFF = {
+  'data.test_seed': (
+    {'data.source': 'imagefolder', 'data.path': 'a', 'data.test_fraction': 0.2},
+    {'data.test_fraction': 0.0},
+  ),
+  'optimizer.nesterov': ({}, {'optimizer.momentum': 0.0}),
+  'stragglers.send': ({'stragglers.fraction': 0.3}, {'stragglers.fraction': 0.0}),
+  'attack.scale': ({'attack.name': 'sign_flip'}, {'attack.fraction': 0.0}),
+  'attack.sigma': ({'attack.name': 'gaussian'}, {'attack.fraction': 0.0}),
+  'attack.epsilon': ({'attack.name': 'ipm'}, {'attack.fraction': 0.0}),
+  'fedsam.adaptive': ({'algorithm': 'fedsam'}, {'fedsam.rho': 0.0}),
+  'fedsam.xi': (
+    {'algorithm': 'fedsam', 'fedsam.adaptive': True},
+    {'fedsam.adaptive': False},
+  ),
+  'mofedsam.adaptive': ({'algorithm': 'mofedsam'}, {'mofedsam.rho': 0.0}),
+  'mofedsam.xi': (
+    {'algorithm': 'mofedsam', 'mofedsam.adaptive': True},
+    {'mofedsam.adaptive': False},
+  ),
+  'sa_moon.acceptance': ({'algorithm': 'sa_moon'}, {'sa_moon.sigma': 0.0}),
+  'fedlc.least_count': ({'algorithm': 'fedlc'}, {'fedlc.tau': 0.0}),
+  'moon_cnn.head_width': ({'model': 'moon_cnn'}, {'moon_cnn.head': 'none'}),
+  'moon_cnn.representation': ({'model': 'moon_cnn'}, {'moon_cnn.head': 'none'}),
+  'resnet.head_width': ({'model': 'resnet18'}, {'resnet.head': 'none'}),
+  'resnet.representation': ({'model': 'resnet18'}, {'resnet.head': 'none'}),
+}
+
+
+def test_every_knob_that_another_switches_off_is_here():
+  knobs = catalog.every_knob()
+  assert OFF.keys() == {name for name, knob in knobs.items() if knob.used_if}
+
+
+@pytest.mark.parametrize('name', OFF)
+def test_a_knob_that_another_switches_off_is_refused_if_given(name):
+  on, off = OFF[name]
+  value = catalog.every_knob()[name].default
+  used = config.validate(settings() | on, given=[name])
+  assert name in config.used_knobs(config.flatten(used))
+  with pytest.raises(config.ConfigError) as caught:
+    config.validate(settings() | on | off, given=[name])
+  (switch,) = off
+  (line,) = caught.value.problems
+  assert line.startswith(f'{flag(name)} is not used with {flag(switch, off[switch])};')
+  # A config file may set it: it changes nothing, and is no difference between runs.
+  unused = config.validate(settings() | on | off | {name: value})
+  assert name not in config.identity(config.flatten(unused))
+
+
 # --- invalid values -------------------------------------------------------------------
 
 

@@ -276,6 +276,11 @@ def test_stragglers_and_attackers_that_would_be_all_or_none_are_refused():
   flips = {'attack.name': 'label_flip', 'attack.fraction': 0.1}
   with pytest.raises(UsageError, match=r'attack\.fraction=0\.1 of 4 clients is none'):
     participation(four_clients | flips)
+  two_clients = {'algorithm': 'fedavg', 'num_clients': 2}
+  flips_all = flips | {'attack.fraction': 0.75}
+  assert len(participation(four_clients | flips_all).attackers) == 3
+  with pytest.raises(UsageError, match=r'fraction=0\.75 makes all 2 clients attackers'):
+    participation(two_clients | flips_all)
 
 
 def test_an_attacker_that_flips_labels_trains_on_them():
