@@ -1,7 +1,8 @@
 """Reads files that anyone may have written; writes files wholly or not at all.
 
-The package reads run directories and `.npz` files through this module: it imports and
-unpickles nothing, never waits for a pipe, and checks the shape of what it reads.
+The package reads run directories and data sets through this module: it imports and
+unpickles nothing, never waits for a pipe, opens no file because data name it outside
+their folder, and checks the shape of what it reads.
 """
 
 import contextlib
@@ -31,6 +32,8 @@ SCHEMA = pathlib.Path(__file__).with_name('run_directory.json')
 # These errors may pass: with more space or a larger quota the same write succeeds.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _IRREGULAR, _OUTSIDE = 'It is no regular file', 'It is not in its folder'
+# Most bytes of a text that describes data, or lists files: all known ones are smaller.
+MOST_TEXT_BYTES = 2**28
 Document = dict[str, Any]
 # Array -> its kinds of dtype and its axes, such as 'iu NY': integers of shape [N, Y].
 # Equal letters stand for equal lengths, and 2 for two.
@@ -41,22 +44,86 @@ Kinds = Mapping[str, str]
 
 
 def opened(path: str | os.PathLike) -> BinaryIO:
-  """Opens a file for reading; refuses a named pipe, which could make it wait.
+  """Opens a regular file for reading; anything else is refused and never waited for.
+
+  A library that opens files by their names gets a name only after `require_regular`.
+  Who could exchange the file between the two may write in the user's folders anyway.
 
   Raises:
-    OSError: it cannot be read, or is a named pipe, a device or the like.
+    OSError: it cannot be read, or is a folder, a named pipe, a socket or a device.
   """
-  descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-  if stat.S_ISREG(os.fstat(descriptor).st_mode):
+  # Before it is opened, because opening alone may act: some devices rewind a tape.
+  _require_regular(os.stat(path), path)
+  descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+  try:
+    _require_regular(os.fstat(descriptor), path)
     return os.fdopen(descriptor, 'rb')
-  os.close(descriptor)
-  raise OSError(errno.EINVAL, _IRREGULAR, os.fspath(path))
+  except BaseException:
+    os.close(descriptor)
+    raise
 
 
-def contents(path: str | os.PathLike) -> bytes:
-  """The content of a file; see `opened`."""
+def _require_regular(status, path):
+  if not stat.S_ISREG(status.st_mode):
+    raise OSError(errno.EINVAL, _IRREGULAR, os.fspath(path))
+
+
+def require_regular(path: str | os.PathLike) -> None:
+  """Raises OSError unless `opened` opens the file."""
+  opened(path).close()
+
+
+def contents(path: str | os.PathLike, most_bytes: int | None = None) -> bytes:
+  """The content of a file; see `opened`.
+
+  Args:
+    path: the file.
+    most_bytes: the size from which a file is refused; None: any size is read.
+
+  Raises:
+    OSError: it cannot be read, is no regular file, or is larger.
+  """
   with opened(path) as file:
-    return file.read()
+    if most_bytes is None:
+      return file.read()
+    # The size is compared first: a file of holes may be larger than the memory.
+    if os.fstat(file.fileno()).st_size <= most_bytes:
+      content = file.read(most_bytes + 1)
+      if len(content) <= most_bytes:
+        return content
+  problem = f'It is larger than {most_bytes:,} bytes'
+  raise OSError(errno.EFBIG, problem, os.fspath(path))
+
+
+def text(path: str | os.PathLike, encoding: str = 'utf-8') -> str:
+  """The content of a description or a list, of at most MOST_TEXT_BYTES.
+
+  Raises:
+    OSError: as `contents` raises it.
+    UnicodeDecodeError: it is no text.
+  """
+  return contents(path, MOST_TEXT_BYTES).decode(encoding)
+
+
+def named(folder: pathlib.Path, name: str | os.PathLike) -> pathlib.Path:
+  """The path of a file that data name, in the folder of these data.
+
+  Every name that comes from data goes through this function. It looks at the name only:
+  links of the file system, of which the Hub's cache and many clusters' folders consist,
+  are followed as `opened` follows them.
+
+  >>> str(named(pathlib.Path('set'), 'val/1.png'))
+  'set/val/1.png'
+
+  Raises:
+    OSError: the name leads out of the folder, or could do so behind a link, with `..`.
+    TypeError: it is no text.
+  """
+  path = folder / name
+  is_inside = path.is_relative_to(folder) and path != folder
+  if not is_inside or '..' in path.relative_to(folder).parts:
+    raise OSError(errno.EINVAL, _OUTSIDE, os.fspath(name))
+  return path
 
 
 def require_inside(folder: pathlib.Path, names: Iterable[os.PathLike] = ()) -> None:

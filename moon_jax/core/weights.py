@@ -128,6 +128,7 @@ def write(
 def _read_safetensors(path):
   from safetensors import safe_open
 
+  files.require_regular(path)
   with safe_open(path, 'numpy') as file:
     arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     return arrays, file.metadata() or {}

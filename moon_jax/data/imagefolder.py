@@ -295,9 +295,9 @@ def _tests(data_flag, root, named_folders) -> Iterator[list[Picture]]:
 
 def _annotated_pictures(root) -> Iterator[Picture]:
   """Tiny-ImageNet's list: each line has a file, its class and its box, by tabs."""
-  for line in files.contents(root / _ANNOTATIONS).decode().splitlines():
+  for line in files.text(root / _ANNOTATIONS).splitlines():
     name, label = line.split('\t')[:2]
-    yield Picture(root / 'val/images' / name, label)
+    yield Picture(files.named(root / 'val/images', name), label)
 
 
 def _listed_pictures(root, train_lists, test_lists) -> _Splits:
@@ -306,12 +306,12 @@ def _listed_pictures(root, train_lists, test_lists) -> _Splits:
 
   def pictures_of(lists):
     for path in lists:
-      for line in files.contents(path).decode().splitlines():
+      for line in files.text(path).splitlines():
         name, number = line.rsplit(maxsplit=1)
         domain, label = re.fullmatch('([^/]+)/([^/]+)/[^/]+', name).groups()
         if numbers.setdefault(label, int(number)) != int(number):
           raise ValueError(f'{path.name} has two numbers of the class {label!r}')
-        yield Picture(root / name, label, domain)
+        yield Picture(files.named(root, name), label, domain)
 
   train, test = list(pictures_of(train_lists)), list(pictures_of(test_lists))
 

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.metadata
 import importlib.util
+import io
 import logging
 import os
 import pathlib
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from moon_jax.core import files
 from moon_jax.core.errors import did_you_mean
 from moon_jax.core.flags import flag
 from moon_jax.core.types import Dataset
@@ -119,7 +121,7 @@ def _tfds_builder(name, data_dir, prepare):
       data_dir = os.path.abspath(data_dir)  # not gs://, which is no folder
     find = tfds.builder if prepare else read_only_builder.builder_from_files
     try:
-      with _importing_no_class(features.feature):
+      with _importing_no_class(features.feature), _opening_only_in(data_dir, name):
         # Without file_format, because with it another format is a bare ValueError.
         return find(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError:
@@ -150,6 +152,56 @@ def _importing_no_class(feature: types.ModuleType) -> Iterator[None]:
     yield
   finally:
     feature.importlib = importing
+
+
+@contextlib.contextmanager
+def _opening_only_in(data_dir: str, name: str) -> Iterator[None]:
+  """Inside, TFDS opens regular files of its package and of `data_dir`, and no others.
+
+  The files that describe a set name others: the default configuration, a folder, is
+  one, and the names of features are parts of the names of their files. TFDS opens all
+  of them through one object of etils, whose method is exchanged here.
+
+  Args:
+    data_dir: folder of TFDS.
+    name: name of the set, which may lead through `..`, because the user wrote it.
+
+  Raises:
+    OSError: a file was refused, even if TFDS went on without it.
+  """
+  import tensorflow_datasets as tfds
+  from etils.epath import backend
+
+  package = pathlib.Path(tfds.__file__).parent
+  folder = _absolute(data_dir, name)
+  refusals = []
+
+  def open_inside(path, mode):
+    if 'r' not in mode or pathlib.Path(path).is_relative_to(package):
+      return type(file_system).open(file_system, path, mode)
+    try:
+      path = files.named(folder, _absolute(path, name))
+      content = files.contents(path, files.MOST_TEXT_BYTES)
+    except FileNotFoundError:
+      raise  # some files that describe a set may be missing
+    except OSError as error:
+      refusals.append(error)
+      raise
+    return io.BytesIO(content) if 'b' in mode else io.StringIO(content.decode())
+
+  file_system = backend.os_backend
+  file_system.open = open_inside
+  try:
+    yield
+  finally:
+    del file_system.open
+  if refusals:
+    raise refusals[0]
+
+
+def _absolute(path, name):
+  """The path from the root; `..` stays in it, and is refused, unless a name has it."""
+  return pathlib.Path(os.path.abspath(path) if '..' in name else path).absolute()
 
 
 def _refuse_to_import(module_name: str) -> None:
@@ -221,6 +273,10 @@ def _read_split(builder, split, image_key, label_key, client_key):
     deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES,
     file_format='array_record',
   )
+  # A template in the description makes their names; none of them is open yet.
+  folder = pathlib.Path(builder.data_dir).absolute()
+  for shard in builder.info.splits[split].file_instructions:
+    files.require_regular(files.named(folder, pathlib.Path(shard.filename).absolute()))
   shape = builder.info.features[image_key].shape
   mode = {1: 'L', 3: 'RGB', 4: 'RGBA'}[shape[-1]]
   images = np.empty((len(records), *shape), np.uint8)

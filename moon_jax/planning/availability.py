@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from moon_jax.core import files
 from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
@@ -68,7 +69,7 @@ def trace(sizes: np.ndarray, *, path: str) -> Available:
     UsageError: the file has another form.
   """
   try:
-    header, *lines = expand(path).read_text(encoding='utf-8-sig').split()
+    header, *lines = files.text(expand(path), encoding='utf-8-sig').split()
     spans = np.array([line.split(',') for line in lines]).astype(np.int64)
     client, first, last = spans.T
     valid = (client >= 0) & (client < len(sizes)) & (first >= 1) & (first <= last)

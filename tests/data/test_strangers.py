@@ -16,7 +16,6 @@ from tests.data.federations import (
   datasets,
   files,
   flags,
-  h5py,
   hdf5,
   huggingface,
   load,
@@ -56,18 +55,10 @@ def linked(pattern):
   return change
 
 
-def joined(folder):
-  """The users of an HDF5 file are in another one, as `h5py.ExternalLink` joins them."""
-  (folder / 'hdf5_train').rename(folder.parent / 'outside')
-  with h5py.File(folder / 'hdf5_train', 'w') as file:
-    file['examples'] = h5py.ExternalLink(folder.parent / 'outside', '/examples')
-
-
 @pytest.mark.parametrize(
   ('layout', 'change'),
   [
     (hdf5, linked('hdf5_*')),
-    (hdf5, joined),
     (sqlite, linked('sqlite_*')),
     (huggingface, linked('saved/train')),
     (huggingface, linked('saved/*/*.arrow')),

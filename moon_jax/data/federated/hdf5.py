@@ -4,7 +4,11 @@ FEMNIST has this form (fed_emnist_train.h5, fed_emnist_test.h5; pixels float32 i
 1], where 1 is the paper), and CIFAR-100 (image, label, coarse_label).
 """
 
+import types
+from typing import Any
+
 from moon_jax.core import files
+from moon_jax.core.errors import printable
 from moon_jax.core.paths import expand
 from moon_jax.data.errors import one_line
 from moon_jax.data.federated import assembled
@@ -36,10 +40,60 @@ def _read(data_flag, path, image, label):
   )
   path = expand(path)
   with one_line(requirement):
-    files.opened(path).close()  # h5py opens it by its name, from which links start
+    files.require_regular(path)
   with one_line(requirement), h5py.File(path, 'r') as file:
+    _require_self_contained(h5py, file)
     for name, group in file[_GROUP].items():
       arrays = {key: array for key, array in group.items() if hasattr(array, 'shape')}
       image_key, label_key = assembled.feature_names(data_flag, image, label, arrays)
       images, labels = arrays[image_key][()], arrays[label_key][()]
       yield assembled.make_user(data_flag, name, images, labels)
+
+
+def _require_self_contained(h5py: types.ModuleType, file: Any) -> None:
+  """Raises ValueError if anything in the file leads to another file.
+
+  Everything is looked at before anything is read, by HDF5's own calls, which follow no
+  link. A soft link stays in the file, because its path leads through these groups. No
+  recursion: groups may be nested without end, and may contain themselves.
+
+  Args:
+    h5py: the module.
+    file: the `h5py.File`.
+  """
+  addresses_seen = set()
+  groups = [h5py.h5g.open(file.id, b'/')]
+  while groups:
+    group = groups.pop()
+    for name, link in _links(group):
+      if link.type == h5py.h5l.TYPE_SOFT or link.u in addresses_seen:
+        continue
+      if link.type != h5py.h5l.TYPE_HARD:
+        raise _LeadsOutError(name)
+      addresses_seen.add(link.u)
+      member = h5py.h5o.open(group, name)
+      if isinstance(member, h5py.h5g.GroupID):
+        groups.append(member)
+      elif isinstance(member, h5py.h5d.DatasetID):
+        storage = member.get_create_plist()
+        is_virtual = storage.get_layout() == h5py.h5d.VIRTUAL
+        if is_virtual or storage.get_external_count():
+          raise _LeadsOutError(name)
+
+
+def _links(group):
+  """The name of each member of a group, and HDF5's description of the link to it."""
+  links = []
+  group.links.iterate(lambda name, link: links.append((name, link)), info=True)
+  return links
+
+
+class _LeadsOutError(ValueError):
+  """A member of the file is in another file, or may be."""
+
+  def __init__(self, name: bytes):
+    text = printable(name.decode(errors='backslashreplace'))
+    super().__init__(
+      f'its {text[:100]!r} is an external link, or has its numbers in another file, '
+      'which is not opened; write the arrays themselves into one file'
+    )

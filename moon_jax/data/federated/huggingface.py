@@ -1,5 +1,6 @@
 """Hugging Face's data sets: a folder of `save_to_disk`, or one with parquet files."""
 
+import json
 import logging
 import pathlib
 import re
@@ -144,7 +145,15 @@ def _saved(datasets, folder):
     raise ValueError(_UNDIVIDED)
   for name in _split_names(names):
     # One by one, so that other names in dataset_dict.json are not looked at.
+    _require_files_inside(folder / name)
     yield datasets.Dataset.load_from_disk(str(folder / name))
+
+
+def _require_files_inside(folder):
+  """Raises an error unless all files that `load_from_disk` opens are in the folder."""
+  files.contents(folder / 'dataset_info.json', files.MOST_TEXT_BYTES)
+  for described in json.loads(files.text(folder / 'state.json'))['_data_files']:
+    files.require_regular(files.named(folder, described['filename']))
 
 
 def _split_names(names):

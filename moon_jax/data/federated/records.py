@@ -55,7 +55,7 @@ def load_records(path: str) -> Dataset:
   with one_line(f'{data_flag} must be a folder written by moon_jax.data.convert'):
     index = files.arrays(folder / INDEX, kinds=_INDEX)
     optional = files.arrays(folder / INDEX, ('test_client', 'class_names'))
-    files.opened(folder / RECORDS).close()
+    files.require_regular(folder / RECORDS)
     image_shape = index['test_x'].shape[1:]
     dataset = make_dataset(
       folder.name,
