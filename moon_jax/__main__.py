@@ -66,7 +66,7 @@ def _launch(argv: list[str], stop: signals.Stop) -> int:
       fingerprint = functools.partial(cli.fingerprint, request)
       execution = request.config.execution
       stack.enter_context(joining.joined(group, execution, fingerprint))
-    hosts.decided(lambda: files.require_writable(request.workdir))
+    hosts.decided_by_first(lambda: files.require_writable(request.workdir))
     # Imported here: a mistyped flag is answered before JAX is loaded.
     from moon_jax.runner import loop
 

@@ -24,6 +24,7 @@ from moon_jax.planning.planner import Averaging, ClientData, make_planner
 from moon_jax.platform import devices
 from moon_jax.platform.client_memory import ClientMemory
 from moon_jax.round.examination import with_empty_sums
+from moon_jax.round.traffic import Traffic
 
 BATCH_SIZE = 16
 LOCAL_EPOCHS = 2
@@ -240,58 +241,11 @@ def algorithm_of(name, **options):
   return catalog.part('algorithm', name).function(**options)
 
 
-def compiled_round(
-  algorithm,
-  model='mlp',
-  represent_once=True,
-  num_devices=1,
-  augmentation='none',
-  local_optimizer='sgd',
-  segment_steps=0,
-  num_clients=NUM_CLIENTS,
-  **options,
-):
-  """The jitted round; numbers are traced, so one serves every test of an algorithm.
+@dataclasses.dataclass(frozen=True)
+class RoundOptions:
+  """What the compiled round of an algorithm depends on.
 
-  Args:
-    algorithm: its name.
-    model: as in `round_of`, and so are the next ones.
-    represent_once: as in `round_of`.
-    num_devices: as in `round_of`.
-    augmentation: as in `round_of`.
-    local_optimizer: as in `round_of`.
-    segment_steps: as in `round_of`.
-    num_clients: as in `round_of`.
-    **options: as in `make`, but for numbers that are traced.
-  """
-  round_options = (
-    *(model, represent_once, num_devices, augmentation, local_optimizer),
-    *(segment_steps, num_clients),
-  )
-  return _compiled_round(algorithm, round_options, tuple(sorted(options.items())))
-
-
-@functools.cache
-def _compiled_round(algorithm, round_options, options):
-  model, *_ = round_options
-  return round_of(make(algorithm, model, **dict(options)), *round_options)
-
-
-def round_of(
-  algorithm,
-  model='mlp',
-  represent_once=True,
-  num_devices=1,
-  augmentation='none',
-  local_optimizer='sgd',
-  segment_steps=0,
-  num_clients=NUM_CLIENTS,
-  convolution='auto_on_cpu',
-):
-  """The jitted round of an Algorithm, as a run compiles it.
-
-  Args:
-    algorithm: an Algorithm.
+  Attributes:
     model: name of the network.
     represent_once: whether frozen networks may see all examples once a round.
     num_devices: number of devices.
@@ -299,19 +253,47 @@ def round_of(
     local_optimizer: name of the local optimizer, as the reference has it.
     segment_steps: steps of a segment; 0 for segments of any length.
     num_clients: N.
-    convolution: form of the convolutions, if there are any.
   """
+
+  model: str = 'mlp'
+  represent_once: bool = True
+  num_devices: int = 1
+  augmentation: str = 'none'
+  local_optimizer: str = 'sgd'
+  segment_steps: int = 0
+  num_clients: int = NUM_CLIENTS
+
+
+def compiled_round(algorithm, round_options=RoundOptions(), **options):
+  """The jitted round; numbers are traced, so one serves every test of an algorithm.
+
+  Args:
+    algorithm: its name.
+    round_options: further options of the round.
+    **options: as in `make`, but for numbers that are traced.
+  """
+  return _compiled_round(algorithm, round_options, tuple(sorted(options.items())))
+
+
+@functools.cache
+def _compiled_round(algorithm, round_options, options):
+  return round_of(make(algorithm, round_options.model, **dict(options)), round_options)
+
+
+def round_of(algorithm, round_options=RoundOptions()):
+  """The jitted round of an Algorithm, as a run compiles it."""
+  model_network = network(round_options.model)
   built = experiment.Experiment(
     config=config_of(
-      num_clients=num_clients,
-      represent_once=represent_once,
-      augmentation=augmentation,
-      local_optimizer=local_optimizer,
+      num_clients=round_options.num_clients,
+      represent_once=round_options.represent_once,
+      augmentation=round_options.augmentation,
+      local_optimizer=round_options.local_optimizer,
     ),
     data=TrainingData(
       partition=None,
       class_counts=None,
-      train=train_split(model),
+      train=train_split(round_options.model),
       stream=None,
       user_ids=None,
       num_users_left_out=0,
@@ -319,14 +301,16 @@ def round_of(
       digest='',
     ),
     tests=None,
-    network=network(model, convolution),
-    algorithm=with_empty_sums(algorithm, network(model)),
+    network=model_network,
+    algorithm=with_empty_sums(algorithm, model_network),
     has_client_models=False,
-    traffic=(0, 0),
+    traffic=Traffic(bytes_received=0, bytes_sent=0),
     # A lane for each client, so that a table of representations has room for all.
-    planner=planner(NUM_CLIENTS, NUM_CLIENTS, segment_steps=segment_steps),
+    planner=planner(
+      NUM_CLIENTS, NUM_CLIENTS, segment_steps=round_options.segment_steps
+    ),
     placement=experiment.Placement(
-      mesh=devices.mesh(num_devices), client_memory=ClientMemory(True, 0)
+      mesh=devices.mesh(round_options.num_devices), client_memory=ClientMemory(True, 0)
     ),
   )
   return jax.jit(functools.partial(programs.run_round, built))
@@ -474,20 +458,19 @@ def run(
   for name in ('server_learning_rate', 'server_momentum'):
     if name in options:
       fixed[name] = 1.0
+  round_options = RoundOptions(
+    model=model,
+    represent_once=represent_once,
+    num_devices=layout.num_devices,
+    augmentation=augmentation,
+    local_optimizer=local_optimizer,
+    segment_steps=layout.segment_steps,
+    num_clients=num_clients,
+  )
   history = []
   for index in range(num_rounds):
     plan = plans.plan(index)
-    run_round = compiled_round(
-      algorithm,
-      model,
-      represent_once,
-      layout.num_devices,
-      augmentation,
-      local_optimizer,
-      layout.segment_steps,
-      num_clients,
-      **fixed,
-    )
+    run_round = compiled_round(algorithm, round_options, **fixed)
     split = data_of(index, train_split(model))
     state, metrics = run_round(state, plan.for_device(), numbers, split)
     history.append((state, metrics))

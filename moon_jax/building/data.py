@@ -175,8 +175,8 @@ def divide(loaded: Dataset, options: DataOptions) -> Divided:
     raise KnobError(
       'data.source',
       options.source,
-      f'keeps each client on disk: it needs {flag("partition.name")}=natural, and an '
-      'algorithm of several clients.',
+      f'keeps each client on disk: it needs {flag("partition.name", "natural")}, and '
+      'an algorithm of several clients.',
     )
   num_users_left_out = 0
   if options.users_are_clients and users.sizes_of(dataset) is not None:
@@ -216,34 +216,40 @@ def deal(dataset: Dataset, options: DataOptions) -> partition.Dealt:
   )
 
 
-def count_classes(dataset: Dataset, training: Partition) -> np.ndarray:
+def count_classes(dataset: Dataset, training_partition: Partition) -> np.ndarray:
   """[N, Y] training examples of each client and class, as they are labelled."""
   if dataset.stored:
     return dataset.stored.class_counts
-  return partition.class_counts(training, dataset.train_labels, dataset.num_classes)
+  return partition.class_counts(
+    training_partition, dataset.train_labels, dataset.num_classes
+  )
 
 
 def train_on_devices(
-  divided: Divided, training: Partition, label_flippers: np.ndarray, mesh: Mesh
+  divided: Divided,
+  training_partition: Partition,
+  label_flippers: np.ndarray,
+  mesh: Mesh,
 ) -> TrainSplit:
   """The training split on the devices, as its owners see it.
 
   Args:
     divided: the data, in memory.
-    training: owner of each example on which a client trains.
+    training_partition: the owner of each example on which a client trains.
     label_flippers: ids of the clients that train on flipped labels.
     mesh: the devices.
   """
   dataset = divided.dataset
   # Of all that a client owns, also of what tests it.
   images = divided.image_view(dataset.train_images, divided.partition)
-  labels = clients.labels_in_training(dataset, training, label_flippers)
+  labels = clients.labels_in_training(dataset, training_partition, label_flippers)
   position_of_row = np.zeros(len(labels), np.int32)
-  position_of_row[training.indices] = np.arange(len(training.indices))
+  rows_by_owner = training_partition.indices
+  position_of_row[rows_by_owner] = np.arange(len(rows_by_owner))
   split = TrainSplit(
     examples=DeviceSplit(images, labels, dataset.mean, dataset.std),
-    rows_by_owner=training.indices,
-    offsets=training.offsets.astype(np.int32),
+    rows_by_owner=rows_by_owner,
+    offsets=training_partition.offsets.astype(np.int32),
     position_of_row=position_of_row,
     holds_cohort_only=False,
   )

@@ -33,7 +33,7 @@ from moon_jax.building.testing import (
   tests_on_devices,
 )
 from moon_jax.building.traced import TracedOptions
-from moon_jax.catalog.blaming import blamed
+from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.config import Config
 from moon_jax.core import tree
 from moon_jax.core.types import Dataset, PyTree, Server, State
@@ -41,7 +41,7 @@ from moon_jax.data import sources
 from moon_jax.planning.planner import Planner
 from moon_jax.platform import client_memory, devices
 from moon_jax.platform.client_memory import ClientMemory
-from moon_jax.round.traffic import exchanged
+from moon_jax.round.traffic import Traffic, traffic_of_client
 
 
 class Placement(NamedTuple):
@@ -67,8 +67,7 @@ class Experiment(NamedTuple):
     network: its pure functions.
     algorithm: its pure functions.
     has_client_models: whether the models that are tested are the clients' own.
-    traffic: bytes that one client receives, and sends, in a round of a real deployment;
-      without a server, from and to each of its neighbours.
+    traffic: what one client exchanges in a round of a real deployment.
     planner: makes the plan of any round.
     placement: the devices, and where the clients' memories are.
   """
@@ -79,7 +78,7 @@ class Experiment(NamedTuple):
   network: models.Network
   algorithm: Algorithm
   has_client_models: bool
-  traffic: tuple[int, int]
+  traffic: Traffic
   planner: Planner
   placement: Placement
 
@@ -116,10 +115,9 @@ def build(
 
   algorithm_options = AlgorithmOptions(config)
   algorithm = make_algorithm(algorithm_options, network)
-  with blamed(algorithm_options.part):
-    # Only their names and shapes matter to the number of bytes.
+  with explaining_errors_of(algorithm_options.part):
     scalars = TracedOptions(config).scalars(algorithm, round_index=0)
-    traffic = exchanged(algorithm, network.shapes, scalars, dataset.num_classes)
+    traffic = traffic_of_client(algorithm, network.shapes, scalars, dataset.num_classes)
     has_client_models = client_memory.has_client_models(algorithm, network.shapes)
   if divided.num_clients == 1:
     # Its model is the global one.
@@ -129,13 +127,14 @@ def build(
   held_out = hold_out_client_tests(
     divided, client_test_options, algorithm, has_client_models
   )
-  class_counts = count_classes(dataset, held_out.training)
+  training_partition = held_out.training_partition
+  class_counts = count_classes(dataset, training_partition)
 
   setup_options = TrainingSetupOptions(config)
   setup = make_training_setup(
     setup_options,
     data=dataset,
-    split=held_out.training,
+    training_partition=training_partition,
     class_counts=class_counts,
     network=network,
     algorithm=algorithm,
@@ -147,14 +146,14 @@ def build(
     train_split = setup.stream.split_shape(setup.mesh)
   else:
     train_split = train_on_devices(
-      divided, held_out.training, setup.label_flippers, setup.mesh
+      divided, training_partition, setup.label_flippers, setup.mesh
     )
   tests = tests_on_devices(divided, held_out.client_tests, setup.mesh)
 
   return Experiment(
     config=config,
     data=TrainingData(
-      partition=held_out.training,
+      partition=training_partition,
       class_counts=class_counts,
       train=train_split,
       stream=setup.stream,

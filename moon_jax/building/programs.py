@@ -16,7 +16,7 @@ from moon_jax import catalog
 from moon_jax.algorithms.base import Algorithm, SecondTraining
 from moon_jax.building import traced
 from moon_jax.building.experiment import Experiment
-from moon_jax.catalog.blaming import blamed
+from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.config import flatten
 from moon_jax.core import tree
 from moon_jax.core.types import ClientMetrics, PyTree, Scalars, State
@@ -110,7 +110,7 @@ def lower_programs(
 ) -> Traced:
   """One round and one evaluation, traced but not compiled; see `compile_programs`."""
   tests = experiment.tests
-  with blamed(*catalog.registered_parts(flatten(experiment.config))):
+  with explaining_errors_of(*catalog.registered_parts(flatten(experiment.config))):
     return Traced(
       run_round=_lower_round(experiment, state, inputs, donate=donate),
       evaluate=lower(evaluate, experiment, state, tests.examples, tests.validation),
@@ -204,7 +204,7 @@ def evaluate(
   """Computes a test; the arguments are traced."""
   apply, mesh = experiment.network.apply, experiment.placement.mesh
   num_users = 0 if experiment.has_client_models else len(experiment.tests.user_sizes)
-  test_models = evaluation.make_evaluation(apply, mesh, num_clients=num_users)
+  test_models = evaluation.make_evaluation(apply, mesh, num_users=num_users)
   models = experiment.algorithm.evaluated(state.server, state.clients)
   score = test_models(models, test)
   if validation is None:

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 from moon_jax import catalog
 from moon_jax.algorithms.base import Algorithm, SecondTraining
 from moon_jax.building import streaming
-from moon_jax.catalog.blaming import blamed
+from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.config import Config, flatten, used_value
 from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag
@@ -104,7 +104,7 @@ def make_training_setup(
   options: TrainingSetupOptions,
   *,
   data: Dataset,
-  split: partition.Partition,
+  training_partition: partition.Partition,
   class_counts: np.ndarray,
   network: Network,
   algorithm: Algorithm,
@@ -116,15 +116,16 @@ def make_training_setup(
   Args:
     options: what the configuration says.
     data: the data set.
-    split: the owner of each training example, without the clients' own tests.
+    training_partition: the owner of each example on which a client trains.
     class_counts: [N, Y] training examples of each client and class.
     network: the network.
     algorithm: the algorithm.
     backend: kind of device, as JAX names it.
     min_steps: lower bound of the steps that a round has room for.
   """
-  work = local_work(options, split.sizes)
-  participation = who_takes_part(options, split.sizes)
+  sizes = training_partition.sizes
+  work = local_work(options, sizes)
+  participation = who_takes_part(options, sizes)
   cohort_size = participation.cohort_size
   layout = requested_layout(options, cohort_size, backend)
   memory = client_memory.choose(
@@ -142,17 +143,17 @@ def make_training_setup(
     device_images = stream.device_images
   else:
     stream = None
-    rows_of = split.rows
+    rows_of = training_partition.rows
     device_images = data.train_images
   label_flippers = clients.label_flippers(options.attack, participation.attackers)
-  with blamed(options.algorithm):
+  with explaining_errors_of(options.algorithm):
     client_facts = clients.client_facts(algorithm.needs, class_counts, label_flippers)
 
   planner_with = functools.partial(
     make_planner,
     seed=options.seed,
     participation=participation,
-    data=ClientData(sizes=split.sizes, rows_of=rows_of),
+    data=ClientData(sizes=sizes, rows_of=rows_of),
     work=work,
     second_work=second_work(algorithm.second_training, work),
     min_steps=min_steps,

@@ -39,12 +39,12 @@ class HeldOut(NamedTuple):
   """The training examples without those that test the clients.
 
   Attributes:
-    training: the owner of each example on which a client trains.
+    training_partition: the owner of each example on which a client trains.
     client_tests: the examples that test one client each; None if there are no such
       tests.
   """
 
-  training: Partition
+  training_partition: Partition
   client_tests: ClientTestRows | None
 
 
@@ -84,11 +84,15 @@ def hold_out_client_tests(
   if required_by and not fraction and not user_tests:
     raise UsageError(
       f'{required_by} needs tests of each client: add {flag("data.local_test", 0.25)}, '
-      f'or use {flag("partition.name")}=natural with test examples that have user ids.'
+      f'or use {flag("partition.name", "natural")} with test examples that have user '
+      'ids.'
     )
   if not fraction:
     is_tested = has_client_models or required_by
-    return HeldOut(divided.partition, user_tests if is_tested else None)
+    return HeldOut(
+      training_partition=divided.partition,
+      client_tests=user_tests if is_tested else None,
+    )
   if divided.dataset.stored:
     raise KnobError(
       'data.local_test',
@@ -102,8 +106,8 @@ def hold_out_client_tests(
       fraction,
       'must be 0.0: the test examples have user ids, and are the tests of the clients.',
     )
-  training, client_tests = hold_out(divided.partition, fraction, options.seed)
-  return HeldOut(training=training, client_tests=client_tests)
+  training_partition, client_tests = hold_out(divided.partition, fraction, options.seed)
+  return HeldOut(training_partition=training_partition, client_tests=client_tests)
 
 
 def _flag_that_needs_client_tests(

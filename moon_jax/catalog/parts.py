@@ -5,7 +5,7 @@ import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from moon_jax.catalog.blaming import blamed
+from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.core.errors import UsageError
 from moon_jax.core.flags import flag
 
@@ -210,7 +210,7 @@ class Part(NamedTuple):
     Raises:
       UsageError: the function of a registered part fails, or returns another type.
     """
-    with blamed(self):
+    with explaining_errors_of(self):
       built = self.function(*args, **options)
     if not isinstance(built, returns):
       types = returns if isinstance(returns, tuple) else (returns,)

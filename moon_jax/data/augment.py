@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax import catalog
-from moon_jax.catalog.blaming import blamed
+from moon_jax.catalog.part_errors import explaining_errors_of
 
 MARGIN = 4  # pixels added on each side before the crop; MOON's public code
 
@@ -33,7 +33,7 @@ def augmenter(name: str, **options: str | float | int | bool) -> Augment | None:
 
   def traced(key, images, rows):
     shape = (len(rows), *images.shape[1:])
-    with blamed(part):
+    with explaining_errors_of(part):
       augmented = augment(key, images, rows)
       if augmented.shape != shape or augmented.dtype != images.dtype:
         raise TypeError(

@@ -58,7 +58,7 @@ def parse(argv: list[str]) -> tuple[flags.FlagValues, config_lib.Config | None]:
   if not values.out:
     raise UsageError(f'{option("out")} is missing; see --help.')
   if values.synthetic and words:
-    raise UsageError(f'{words[0]!r} is not used with --synthetic.')
+    raise UsageError(f'{words[0]!r} is not used with {option("synthetic")}.')
   return values, None if values.synthetic else cli.parse(words).config
 
 
@@ -98,7 +98,7 @@ def _write_npz(out, source, options):
   """Writes the arrays that `npz.load_npz` reads; returns a description of them."""
   dataset = sources.load(source, limit=0, **options)
   if dataset.stored:
-    raise UsageError(f'{flag("data.source")}={source} cannot be written as one file.')
+    raise UsageError(f'{flag("data.source", source)} cannot be written as one file.')
   arrays = (
     *(dataset.train_images, dataset.train_labels),
     *(dataset.test_images, dataset.test_labels),
@@ -136,8 +136,8 @@ def _write_records(out, source, options):
     has_validation = content.validation_labels is not None
   if has_validation:
     print(
-      f'{flag("data.source")}={source}: the examples for validation are left out of '
-      f'records; {option("out")}={out}.npz keeps them.',
+      f'{flag("data.source", source)}: the examples for validation are left out of '
+      f'records; {option("out", f"{out}.npz")} keeps them.',
       file=sys.stderr,
     )
   if isinstance(content, assembled.Federation):
@@ -147,11 +147,11 @@ def _write_records(out, source, options):
 
 
 def _write_records_of_memory(out, source, dataset):
-  data_flag = f'{flag("data.source")}={source}'
+  data_flag = flag('data.source', source)
   if dataset.train_clients is None:
     raise DataError(
       f'{data_flag}: the data have no user ids; write a file: '
-      f'{option("out")}={out}.npz.'
+      f'{option("out", f"{out}.npz")}.'
     )
   federation = assembled.Federation(
     data_flag=data_flag,
@@ -197,11 +197,12 @@ def synthetic(size: str) -> assembled.Federation:
   """
   numbers = re.fullmatch('([1-9][0-9]{0,8})x([1-9][0-9]{0,8})', size)
   if not numbers:
-    raise UsageError(f'--synthetic={size!r} must be NxM: N users with M images each.')
+    problem = 'must be NxM: N users with M images each.'
+    raise UsageError(f'{option("synthetic", size)} {problem}')
   num_users, train_size = map(int, numbers.groups())
   num_test_users = min(num_users, _NUM_TEST_USERS)
   return assembled.Federation(
-    data_flag=f'--synthetic={size}',
+    data_flag=option('synthetic', size),
     name='synthetic',
     train=(_made_up_user(number, 0, train_size) for number in range(num_users)),
     test=(_made_up_user(number, 1, _TEST_SIZE) for number in range(num_test_users)),

@@ -44,7 +44,7 @@ def hint_at_other_source(source: str, path: str) -> Iterator[None]:
       raise
     raise DataError(
       f'{str(error).removesuffix(".")}. What is there, such as {example}, is read by '
-      f'{flag("data.source")}={other_source}.'
+      f'{flag("data.source", other_source)}.'
     ) from error
 
 

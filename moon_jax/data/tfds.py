@@ -226,7 +226,8 @@ def _supervised_keys(name, info):
   if not has_one_size or label_key is None:
     raise DataError(
       f'{flag("data.name", name)} must have uint8 images of one size and a class '
-      f'label, and has {dict(info.features)}; convert it for {flag("data.source")}=npz.'
+      f'label, and has {dict(info.features)}; convert it for '
+      f'{flag("data.source", "npz")}.'
     )
   return image_key, label_key
 

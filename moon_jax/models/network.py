@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax import catalog
-from moon_jax.catalog.blaming import blamed
+from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import Layers, Outputs, PyTree
@@ -74,7 +74,7 @@ def make(
   if part.has('convolutional'):
     options['convolution'] = convolution
   module = part.build(nn.Module, num_classes=num_classes, **options)
-  with blamed(part):
+  with explaining_errors_of(part):
     try:
       network = of_module(module, image_shape, dtype)
     except UsageError as error:

@@ -36,11 +36,11 @@ def client_facts(
 
 
 def labels_in_training(
-  data: Dataset, split: Partition, label_flippers: np.ndarray
+  data: Dataset, training_partition: Partition, label_flippers: np.ndarray
 ) -> np.ndarray:
   """[M] the labels that clients train on: y, or Y - 1 - y for a client that flips."""
   labels = data.train_labels.copy()
-  for rows in split.rows(label_flippers):
+  for rows in training_partition.rows(label_flippers):
     labels[rows] = data.num_classes - 1 - labels[rows]
   return labels
 

@@ -135,7 +135,9 @@ def free_bytes(
     num_clients: N.
     cohort_size: K.
   """
-  statistics = hosts.decided(lambda: jax.local_devices()[0].memory_stats() or {})
+  statistics = hosts.decided_by_first(
+    lambda: jax.local_devices()[0].memory_stats() or {}
+  )
   if 'bytes_limit' not in statistics:
     return math.inf
   free = statistics['bytes_limit'] - statistics.get('bytes_in_use', 0)

@@ -120,7 +120,7 @@ def failing_together() -> Iterator[list[Any]]:
   messages[:] = gather([*messages], error)
 
 
-def decided(decide: Callable[[], Any]) -> Any:
+def decided_by_first(decide: Callable[[], Any]) -> Any:
   """The result of `decide` in process 0; it is JSON. Other processes do not call it.
 
   Raises:

@@ -21,15 +21,15 @@ class Score(NamedTuple):
   Attributes:
     num_correct: [M] int32 examples whose highest logit is their label's.
     loss_sum: [M] float32 cross entropy summed over the examples, in nats.
-    by_client: [M, N'] int32, num_correct on each user's own examples; None if not
-      asked.
+    num_correct_of_users: [M, N'] int32, num_correct on each user's own examples; None
+      if not asked.
     validation: the models' Score on the server's validation split; None if there is
       none.
   """
 
   num_correct: jax.Array
   loss_sum: jax.Array
-  by_client: jax.Array | None = None
+  num_correct_of_users: jax.Array | None = None
   validation: 'Score | None' = None
 
 
@@ -37,12 +37,12 @@ def make_evaluation(
   apply: Callable[[PyTree, jax.Array], Outputs],
   mesh: Mesh,
   batch_size: int = BATCH_SIZE,
-  num_clients: int = 0,
+  num_users: int = 0,
 ) -> Callable[[PyTree, DeviceSplit], Score]:
   """Builds the function (variables [M, ...], split) -> Score.
 
   The devices of the mesh share the batches, of at most `batch_size` examples. The last
-  ones are filled up and masked, so every example counts once. If `num_clients`, N', is
+  ones are filled up and masked, so every example counts once. If `num_users`, N', is
   above 0, the examples of each user, whose numbers the split has, are counted apart.
   """
 
@@ -60,21 +60,23 @@ def make_evaluation(
         logits = apply(variables, batch.images).logits
         is_correct = _is_correct(logits, batch)
         loss = losses.cross_entropy(logits, batch.labels, batch.mask)
-        by_client = score.by_client
-        if num_clients:
+        num_correct_of_users = score.num_correct_of_users
+        if num_users:
           users = split.clients[rows]
-          by_client = by_client.at[users].add(is_correct.astype(jnp.int32))
+          num_correct_of_users = num_correct_of_users.at[users].add(
+            is_correct.astype(jnp.int32)
+          )
         score = Score(
           num_correct=score.num_correct + jnp.sum(is_correct, dtype=jnp.int32),
           loss_sum=score.loss_sum + loss * jnp.sum(batch.mask),
-          by_client=by_client,
+          num_correct_of_users=num_correct_of_users,
         )
         return score, None
 
       zero = Score(
         num_correct=jnp.zeros((), jnp.int32),
         loss_sum=jnp.zeros(()),
-        by_client=jnp.zeros(num_clients, jnp.int32) if num_clients else None,
+        num_correct_of_users=(jnp.zeros(num_users, jnp.int32) if num_users else None),
       )
       batches = first_batch + jnp.arange(batches_per_device)
       score, _ = jax.lax.scan(add_batch, zero, batches)
@@ -121,30 +123,31 @@ def make_client_tests(
   model: Callable[[PyTree, jax.Array], PyTree],
   batch_size: int,
 ) -> Callable[[PyTree, DeviceSplit, ClientTests, jax.Array], jax.Array]:
-  """Builds (source, split, tests, chosen [C]) -> [C] int32, number of correct examples.
+  """Builds (source, split, tests, positions [C]) -> [C] int32 correct examples of each.
 
-  Clients are tested one after the other, so only one model at a time is in memory
-  besides the source. The devices of the mesh share the clients.
+  `positions` say which of the T clients with tests are tested. They are tested one
+  after the other: `model` makes one model at a time from `source`, and only this one is
+  in memory besides the source. The devices of the mesh share the clients.
 
   Args:
     apply: the network in evaluation mode.
     mesh: the devices.
-    model: (source, [] int32 position among the C) -> variables of the model to test.
+    model: (source, [] int32 index into `positions`) -> variables of the model to test.
     batch_size: examples at a time; a client's last batch is filled up and masked.
   """
 
-  def test(source, split, tests, chosen):
-    clients_per_device = math.ceil(len(chosen) / mesh.size)
-    first_position = clients_per_device * jax.lax.axis_index(LANES)
-    positions = first_position + jnp.arange(clients_per_device)
+  def test(source, split, tests, positions):
+    clients_per_device = math.ceil(len(positions) / mesh.size)
+    first_index = clients_per_device * jax.lax.axis_index(LANES)
+    indices_here = first_index + jnp.arange(clients_per_device)
 
-    def test_client(position):
-      position = jnp.minimum(position, len(chosen) - 1)
-      variables, client = model(source, position), chosen[position]
-      first, end = tests.offsets[client], tests.offsets[client + 1]
+    def test_client(index):
+      index = jnp.minimum(index, len(positions) - 1)
+      variables, position = model(source, index), positions[index]
+      first, end = tests.offsets[position], tests.offsets[position + 1]
 
-      def add_batch(index, num_correct):
-        begin = first + index * batch_size
+      def add_batch(batch_index, num_correct):
+        begin = first + batch_index * batch_size
         rows = tests.rows[jnp.minimum(begin + jnp.arange(batch_size), end - 1)]
         batch = split.batch(rows, end - begin)
         logits = apply(variables, batch.images).logits
@@ -155,7 +158,9 @@ def make_client_tests(
       return jax.lax.fori_loop(0, num_batches, add_batch, jnp.zeros((), jnp.int32))
 
     num_correct = jnp.zeros(clients_per_device * mesh.size, jnp.int32)
-    num_correct = num_correct.at[positions].set(jax.lax.map(test_client, positions))
-    return jax.lax.psum(num_correct, LANES)[: len(chosen)]
+    num_correct = num_correct.at[indices_here].set(
+      jax.lax.map(test_client, indices_here)
+    )
+    return jax.lax.psum(num_correct, LANES)[: len(positions)]
 
   return _on_mesh(test, mesh)

@@ -1,8 +1,8 @@
 """The representations under frozen networks, which losses refer to. Pure.
 
 The networks see a batch in its own step (`every_batch`), the batches of several steps
-together, ahead of these steps (`ahead`), or all examples of the cohort once a round
-(`once_a_round`).
+together, ahead of these steps (`several_steps_ahead`), or all examples of the cohort
+once a round (`once_a_round`).
 """
 
 from collections.abc import Callable
@@ -20,13 +20,15 @@ class FrozenNetworks(NamedTuple):
   """How representations come to the steps of a segment.
 
   Attributes:
-    references: (the step's part of what `represent_ahead` returns, the client's
-      Progress, example_rows [B], Batch, key of the step) -> name -> [B, D].
+    references: (represented, progress, example_rows, batch, key) -> name -> [B, D], the
+      representations of one step's batch. `represented` is the step's part of what
+      `represent_ahead` returns, `progress` the client's, `example_rows` [B] the rows of
+      the batch, and `key` the key of the step.
     models_of: lanes, leaves [L, ...] -> the models that `represent_ahead` needs in
       their segment.
     represent_ahead: (what `models_of` returns, images [L, G, B, H, W, C]) -> leaves
-      [G, L, ...], representations for G steps. It and `models_of` return None if the
-      networks see no images ahead.
+      [G, L, ...], the representations of the images of G steps. It and `models_of`
+      return None if the networks see no images ahead.
   """
 
   references: Callable[..., dict[str, jax.Array]]
@@ -37,7 +39,7 @@ class FrozenNetworks(NamedTuple):
 def every_batch(training: LocalTraining, work: Work) -> FrozenNetworks:
   """The frozen networks run in every step, on its batch."""
 
-  def references(ahead, progress, example_rows, batch, key):
+  def references(represented, progress, example_rows, batch, key):
     return training.represent(
       work.received, progress.memory, batch.images, batch.mask, key
     )
@@ -45,7 +47,7 @@ def every_batch(training: LocalTraining, work: Work) -> FrozenNetworks:
   return FrozenNetworks(references)
 
 
-def ahead(training: LocalTraining, work: Work) -> FrozenNetworks:
+def several_steps_ahead(training: LocalTraining, work: Work) -> FrozenNetworks:
   """The frozen networks see the images of several steps together, ahead of these steps.
 
   This is for segments of a known length, and not for training mode.
@@ -78,8 +80,8 @@ def ahead(training: LocalTraining, work: Work) -> FrozenNetworks:
     )
     return representations.transpose(2, 0, 1, 3, 4)
 
-  def references(ahead, progress, example_rows, batch, key):
-    return {name: ahead[index] for index, name in enumerate(model_names)}
+  def references(represented, progress, example_rows, batch, key):
+    return {name: represented[index] for index, name in enumerate(model_names)}
 
   return FrozenNetworks(references, models_of, represent_ahead)
 
@@ -135,7 +137,7 @@ def once_a_round(
   with jax.named_scope('frozen'):
     table = jax.lax.fori_loop(0, len(slots), add_slot, empty)
 
-  def references(ahead, progress, example_rows, batch, key):
+  def references(represented, progress, example_rows, batch, key):
     slot = jnp.sum(cohort.clients < progress.client)
     rows = split.position_of_row[example_rows] - first[slot] + first_in_table[slot]
     return {name: table[name][rows] for name in table}

@@ -15,7 +15,7 @@ from moon_jax.round import aggregation, examination, frozen_networks, segments
 from moon_jax.round.client_training import Finished, LocalTraining, Work
 from moon_jax.round.segments import TrainSegment
 
-EVERYWHERE = PartitionSpec()
+_ON_EVERY_DEVICE = PartitionSpec()
 
 
 def cohort_training(
@@ -44,7 +44,7 @@ def cohort_training(
       frozen_networks.once_a_round, max_examples=num_represented_once
     )
   elif segment_steps and not training.algorithm.frozen_in_training:
-    represent = frozen_networks.ahead
+    represent = frozen_networks.several_steps_ahead
   else:
     represent = frozen_networks.every_batch
 
@@ -64,19 +64,19 @@ def cohort_training(
   if mesh.size == 1:
     return train
   work_spec = Work(
-    received=EVERYWHERE,
-    round=EVERYWHERE,
-    scalars=EVERYWHERE,
-    memories=EVERYWHERE,
-    cohort=EVERYWHERE,
+    received=_ON_EVERY_DEVICE,
+    round=_ON_EVERY_DEVICE,
+    scalars=_ON_EVERY_DEVICE,
+    memories=_ON_EVERY_DEVICE,
+    cohort=_ON_EVERY_DEVICE,
     schedule=schedule_spec(),
-    data=EVERYWHERE,
+    data=_ON_EVERY_DEVICE,
   )
   return jax.shard_map(
     train_and_exchange,
     mesh=mesh,
     in_specs=(work_spec,),
-    out_specs=EVERYWHERE,
+    out_specs=_ON_EVERY_DEVICE,
     check_vma=False,
   )
 
@@ -99,12 +99,12 @@ def plan_spec(plan: DevicePlan) -> DevicePlan:
   """How the devices split a plan: the schedules by lanes; every device has the rest."""
   has_second_training = plan.second_schedule is not None
   return DevicePlan(
-    cohort=EVERYWHERE,
+    cohort=_ON_EVERY_DEVICE,
     schedule=schedule_spec(),
     second_schedule=schedule_spec() if has_second_training else None,
-    mixing=EVERYWHERE,
-    attack_seeds=EVERYWHERE,
-    arrivals=EVERYWHERE,
+    mixing=_ON_EVERY_DEVICE,
+    attack_seeds=_ON_EVERY_DEVICE,
+    arrivals=_ON_EVERY_DEVICE,
   )
 
 

@@ -48,7 +48,13 @@ def of_any_length(
     key = step_key(scalars.seed, work.round, progress.client, progress.num_steps)
     view = augment and functools.partial(augment, for_purpose(key, Purpose.AUGMENT))
     batch = examples.batch(example_rows, num_real, view)
-    references = frozen.references(None, progress, example_rows, batch, key)
+    references = frozen.references(
+      represented=None,
+      progress=progress,
+      example_rows=example_rows,
+      batch=batch,
+      key=key,
+    )
     return training.step(progress, references, work.received, scalars, batch, key)
 
   def step(index, lanes):
@@ -91,16 +97,22 @@ def of_known_length(
       example_rows, augment and functools.partial(augment, key)
     )
 
-  def train_client(progress, example_rows, num_real, images, labels, ahead):
+  def train_client(progress, example_rows, num_real, images, labels, represented):
     key = step_key(scalars.seed, work.round, progress.client, progress.num_steps)
     batch = masked(images.transpose(3, 1, 2, 0), labels, num_real)
-    references = frozen.references(ahead, progress, example_rows, batch, key)
+    references = frozen.references(
+      represented=represented,
+      progress=progress,
+      example_rows=example_rows,
+      batch=batch,
+      key=key,
+    )
     return training.step(progress, references, work.received, scalars, batch, key)
 
   def step(lanes, inputs):
-    example_rows, num_real, images, labels, ahead = inputs
+    example_rows, num_real, images, labels, represented = inputs
     trained = jax.vmap(train_client)(
-      lanes, example_rows, num_real, images, labels, ahead
+      lanes, example_rows, num_real, images, labels, represented
     )
     # The result of a filler step, which has no real example, may be NaN.
     return tree.where(num_real > 0, trained, lanes), None
@@ -113,11 +125,11 @@ def of_known_length(
       gather_steps = jax.vmap(gather_images, (None, 0, 0))
       gather_lanes = jax.vmap(gather_steps, (0, 1, None))
       images = gather_lanes(lanes, example_rows, jnp.arange(group_steps))
-      ahead = frozen.represent_ahead(models, images)
+      represented = frozen.represent_ahead(models, images)
       # The batch comes last, as convolutions want it, and is not moved in each step.
       images = images.transpose(1, 0, 5, 3, 4, 2)
       labels = examples.labels[example_rows]
-      inputs = example_rows, num_real, images, labels, ahead
+      inputs = example_rows, num_real, images, labels, represented
       return jax.lax.scan(step, lanes, inputs)
 
     def in_groups(steps):

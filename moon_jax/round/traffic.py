@@ -1,5 +1,7 @@
 """The bytes that a client and the server exchange in a round."""
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
@@ -10,10 +12,35 @@ from moon_jax.core.types import PyTree, Scalars, Server, Task
 from moon_jax.round.client_training import checked_upload
 
 
-def exchanged(
+class Traffic(NamedTuple):
+  """What one client exchanges in a round of a real deployment, in bytes.
+
+  It is with the server or, if there is none, with each of the client's neighbours.
+
+  Attributes:
+    bytes_received: bytes that the client receives.
+    bytes_sent: bytes that the client sends.
+  """
+
+  bytes_received: int
+  bytes_sent: int
+
+
+def traffic_of_client(
   algorithm: Algorithm, variables: PyTree, scalars: Scalars, num_classes: int
-) -> tuple[int, int]:
-  """Bytes that one client receives, and sends, in a round of a real deployment."""
+) -> Traffic:
+  """What one client exchanges in a round; only shapes and dtypes matter.
+
+  Args:
+    algorithm: its pure functions.
+    variables: variables of the network, or their shapes.
+    scalars: the scalars of any round.
+    num_classes: Y.
+
+  Raises:
+    UsageError: the algorithm needs an unknown fact about the client's data, or its
+      `upload` returns something else than it must.
+  """
 
   def exchange(variables, scalars):
     server = Server(variables, algorithm.init_server(variables))
@@ -38,19 +65,21 @@ def exchanged(
     return received, upload
 
   received, upload = jax.eval_shape(exchange, variables, scalars)
-  return tree.num_bytes(received), tree.num_bytes(upload)
+  return Traffic(
+    bytes_received=tree.num_bytes(received), bytes_sent=tree.num_bytes(upload)
+  )
 
 
-def _facts_of_a_client(needs, num_classes):
+def _facts_of_a_client(fact_names, num_classes):
   """The facts that the algorithm needs, with any values.
 
   Raises:
     UsageError: there is no fact of this name.
   """
   facts = {'class_counts': jnp.ones(num_classes), 'relative_size': jnp.ones(())}
-  unknown_names = sorted(set(needs) - set(facts))
+  unknown_names = sorted(set(fact_names) - set(facts))
   if unknown_names:
     raise UsageError(
       f'needs: there is no {unknown_names[0]!r}, only {" and ".join(facts)}.'
     )
-  return {name: facts[name] for name in needs}
+  return {name: facts[name] for name in fact_names}

@@ -180,7 +180,7 @@ def stop_if_diverged(record: Record, clients: ClientMetrics, on_nonfinite: str) 
     problem += f' (clients {", ".join(clients_named)})'
   remedy = f'A smaller {flag("optimizer.learning_rate")} may help, in a new directory'
   if on_nonfinite == 'stop':
-    skipping = f'{flag("on_nonfinite")}=skip_client'
+    skipping = flag('on_nonfinite', 'skip_client')
     remedy += f'; {skipping} continues here without such clients'
   raise DivergedError(
     f'Diverged in round {record["round"]}. Not finite: {problem}. {remedy}.'

@@ -157,7 +157,7 @@ class Checkpoints:
     # The store may have to write the memories of a checkpoint without an index.
     self._protect_memories(folders(self._directory))
     for folder in folders(self._directory):
-      reason = saved_state.fault(folder, int(folder.name))
+      reason = saved_state.find_damage(folder, int(folder.name))
       if not reason:
         state, reason = self._load(folder, self._indices[folder.name], first)
       if not reason:
@@ -181,7 +181,7 @@ class Checkpoints:
     store = self._store
     if index and store:
       state = saved_state.load(folder, first._replace(clients=()))
-      reason = store.fault(index)
+      reason = store.find_damage(index)
       if not reason:
         store.restore(index)
       return state._replace(clients=first.clients), reason
@@ -232,7 +232,7 @@ class Checkpoints:
 
 
 def folders(directory: pathlib.Path) -> list[pathlib.Path]:
-  """The checkpoints of a directory, the newest first; `fault` finds damaged ones."""
+  """The checkpoints of a directory, the newest first; some may be damaged."""
   checkpoints = [
     path for path in directory.glob('*') if re.fullmatch(r'0|[1-9][0-9]*', path.name)
   ]
@@ -278,7 +278,7 @@ def newest(
   """
   only_client = slice(client, client + 1)
   for folder in folders(directory):
-    if not saved_state.fault(folder, int(folder.name)):
+    if not saved_state.find_damage(folder, int(folder.name)):
       index = saved_state.index_of(folder)
       state, reason = _read(folder, index, template, only_client, first_memory)
       if not reason:
@@ -309,7 +309,7 @@ def _read(folder, index, template, chosen_clients, first_memory):
   except OSError as error:
     return state, f'{path.name} cannot be read: {error.strerror}'
   with contextlib.closing(store):
-    reason = store.fault(index)
+    reason = store.find_damage(index)
     if not reason:
       store.restore(index)
       state = state._replace(clients=store.read(clients))

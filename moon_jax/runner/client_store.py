@@ -224,7 +224,7 @@ class ClientStore:
     is_free[newest] = False
     self._free_places = np.flatnonzero(is_free)[::-1].tolist()
 
-  def fault(self, index: Index) -> str:
+  def find_damage(self, index: Index) -> str:
     """What is wrong with the records that a checkpoint needs; '' if nothing is.
 
     Raises:

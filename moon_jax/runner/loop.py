@@ -62,9 +62,11 @@ def run(
   """
   config, workdir = request.config, request.workdir
   console = Console()
-  hosts.decided(lambda: loggers.require(config.logger))
-  notices = hosts.decided(lambda: run_directory.check(workdir, config))
-  why_finished = hosts.decided(lambda: run_directory.why_finished(workdir, config))
+  hosts.decided_by_first(lambda: loggers.require(config.logger))
+  notices = hosts.decided_by_first(lambda: run_directory.check(workdir, config))
+  why_finished = hosts.decided_by_first(
+    lambda: run_directory.why_finished(workdir, config)
+  )
   if why_finished:
     for line in (*notices, f'nothing to do: the run {why_finished}'):
       console.say(line)
@@ -81,7 +83,7 @@ def run(
     with hosts.by_first(opening) as opened:
       opened = opened or OpenRun(first_state)
       _train_and_finish(experiment, opened, stop or Stop(), console)
-  hosts.decided(lambda: console.finished(workdir))
+  hosts.decided_by_first(lambda: console.finished(workdir))
   return ExitCode.DONE
 
 
@@ -210,14 +212,14 @@ def _train_and_finish(
 ) -> None:
   """Runs the rounds that are left, and marks the run as finished."""
   num_rounds = experiment.config.num_rounds
-  stop_reason = hosts.decided(lambda: opened.stop_reason)
-  if hosts.decided(
+  stop_reason = hosts.decided_by_first(lambda: opened.stop_reason)
+  if hosts.decided_by_first(
     lambda: has_rounds_left(num_rounds, opened.records.rounds, stop_reason)
   ):
     stop_reason = _train(experiment, opened, stop, console, stop_reason)
   for callback in opened.callbacks:
     callback.end()
-  hosts.decided(lambda: opened.records.finish(stop_reason, num_rounds))
+  hosts.decided_by_first(lambda: opened.records.finish(stop_reason, num_rounds))
 
 
 def has_rounds_left(num_rounds: int, history: list[Record], stop_reason: str) -> bool:
@@ -285,7 +287,7 @@ def _train(
       if checkpoint_due and not stop_requested:
         stop_requested = stop.requested()
       round.is_awaited = stop_requested
-      stop_reason, can_end = hosts.decided(
+      stop_reason, can_end = hosts.decided_by_first(
         functools.partial(_call_callbacks, callbacks, round, stop_reason)
       )
       if stop_reason and can_end:

@@ -14,6 +14,7 @@ from moon_jax.core.flags import flag
 from moon_jax.core.types import ClientMetrics
 from moon_jax.planning.plan import RoundPlan
 from moon_jax.round.evaluation import Score
+from moon_jax.round.traffic import Traffic
 from moon_jax.runner.clock import PHASES
 from moon_jax.runner.evaluation import Tested
 
@@ -38,7 +39,7 @@ def round_record(
   round_number: int,
   plan: RoundPlan,
   metrics: ClientMetrics,
-  traffic: tuple[int, int],
+  traffic: Traffic,
   *,
   measured: Mapping[str, str] = _NOTHING_MEASURED,
   skip_nonfinite: bool = False,
@@ -49,8 +50,7 @@ def round_record(
     round_number: completed rounds, 1 after the first.
     plan: the round's cohort and batches.
     metrics: leaves [K], as numpy.
-    traffic: bytes that one client receives, and sends, in a round; without a server,
-      from and to each of its neighbours.
+    traffic: what one client exchanges in a round.
     measured: see `Algorithm`.
     skip_nonfinite: whether clients whose results are not finite are left out of the
       means, and named; if all are, the means are over all.
@@ -82,12 +82,12 @@ def round_record(
     plan_columns['stragglers'] = plan.stragglers.tolist()
   if plan.attackers is not None:
     plan_columns['attackers'] = plan.attackers.tolist()
-  bytes_down, bytes_up = traffic
+  num_downloads = plan.num_transfers() + _num_without_upload(plan)
   plan_columns |= {
     'num_examples': int(metrics.num_seen.sum(dtype=np.float64)),
     'num_steps': int(plan.step_real.sum()),
-    'bytes_down': bytes_down * (plan.num_transfers() + _num_without_upload(plan)),
-    'bytes_up': bytes_up * plan.num_transfers(),
+    'bytes_down': traffic.bytes_received * num_downloads,
+    'bytes_up': traffic.bytes_sent * plan.num_transfers(),
   }
   parts = sorted(counted.sums.keys() - {'train_loss', 'train_accuracy'})
   _require_other_names(
@@ -341,8 +341,8 @@ def metrics_record(
   if score.validation is not None:
     num_validation = len(experiment.tests.validation.labels)
     record |= validation_record(score.validation, num_validation)
-  if score.by_client is not None:
-    record |= over_clients(score.by_client[0], experiment.tests.user_sizes)
+  if score.num_correct_of_users is not None:
+    record |= over_clients(score.num_correct_of_users[0], experiment.tests.user_sizes)
   for column, num_correct in (tested.num_correct or {}).items():
     record |= over_clients(num_correct, experiment.tests.of_clients.sizes, column)
   if tested.consensus_distance is not None:

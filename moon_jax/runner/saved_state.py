@@ -105,7 +105,7 @@ def write_manifest(
   files.replace(folder / MANIFEST, json.dumps(content, indent=1))
 
 
-def fault(folder: pathlib.Path, completed_rounds: int) -> str:
+def find_damage(folder: pathlib.Path, completed_rounds: int) -> str:
   """What is wrong with a folder; '' if it holds what was written.
 
   Args:
@@ -144,7 +144,7 @@ def fault(folder: pathlib.Path, completed_rounds: int) -> str:
 
 
 def index_of(folder: pathlib.Path) -> Index | None:
-  """The index of a checkpoint; None if it has none, or a damaged one: see `fault`."""
+  """The index of a checkpoint; None if it has none, or one that cannot be read."""
   try:
     return client_store.read_index(folder / INDEX)
   except Exception:  # reading can raise anything

@@ -33,7 +33,9 @@ def run(chosen, model='mlp', plans=None, num_rounds=NUM_ROUNDS):
   plans = plans or planner(chosen)
   state = world.state_of(chosen, model)
   num_clients = plans.participation.num_clients
-  run_round = world.round_of(chosen, model, num_clients=num_clients)
+  run_round = world.round_of(
+    chosen, world.RoundOptions(model=model, num_clients=num_clients)
+  )
   history = []
   for index in range(num_rounds):
     plan = plans.plan(index).for_device()

@@ -145,7 +145,9 @@ NEIGHBOURS = {'share', 'mixed'}
 def after_a_round(chosen):
   """The state, and the tested models, after one round on normalised networks."""
   plans = world.planner(num_lanes=1, sizes=(7, 16, 23, 16))
-  run_round = world.round_of(chosen, 'mlp_bn', represent_once=False)
+  run_round = world.round_of(
+    chosen, world.RoundOptions(model='mlp_bn', represent_once=False)
+  )
   plan, data = plans.plan(0).for_device(), world.train_split('mlp_bn')
   first = world.state_of(chosen, 'mlp_bn')
   state, metrics = run_round(first, plan, world.scalars(chosen), data)

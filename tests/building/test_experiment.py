@@ -22,7 +22,7 @@ from moon_jax.data import sources
 from moon_jax.data.partition import feature_skew, label_skew
 from moon_jax.platform import client_memory, devices
 from moon_jax.round.examination import with_empty_sums
-from moon_jax.round.traffic import exchanged
+from moon_jax.round.traffic import traffic_of_client
 from moon_jax.runner import run_directory
 from tests import world
 from tests.selection import few
@@ -368,8 +368,8 @@ def test_what_an_algorithm_of_ones_own_may_send_keep_and_test():
     return Upload({'sums': task.class_counts[:, None] * jnp.ones((10, 4))}, ()), ()
 
   counting_classes = base.Algorithm(upload=upload, needs={'class_counts'})
-  (_, sent) = exchanged(counting_classes, network.shapes, scalars, 10)
-  assert sent == 4 * 10 * 4
+  counted = traffic_of_client(counting_classes, network.shapes, scalars, 10)
+  assert counted.bytes_sent == 4 * 10 * 4
   two_groups = lambda server, clients: tree.repeat(server.variables, 2)  # noqa: E731
   grouped = base.Algorithm(evaluated=two_groups)
   assert not client_memory.has_client_models(grouped, network.shapes)

@@ -229,7 +229,7 @@ def test_the_source_that_reads_it_is_named(layout, source, tmp_path, capsys):
   )
   message = capsys.readouterr().err
   assert message.endswith(
-    f', is read by --config.data.source={knobs["data.source"]}.\n'
+    f', is read by --config.data.source={knobs["data.source"]!r}.\n'
   )
   assert message.count('\n') == 1
 

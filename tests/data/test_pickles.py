@@ -5,6 +5,8 @@ import os
 import pathlib
 import pickle
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -113,7 +115,7 @@ def published(tmp_path, monkeypatch):
   for path in folder.iterdir():
     name = f'cifar-10-batches-py/{path.name}'
     assert name in pickles.PUBLISHED_MD5
-    digest = hashlib.md5(path.read_bytes()).hexdigest()
+    digest = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
     monkeypatch.setitem(pickles.PUBLISHED_MD5, name, digest)
   return options, folder
 
@@ -146,9 +148,52 @@ def test_the_bytes_that_were_checked_are_unpickled(monkeypatch):
   content = pickle.dumps({'fine_label_names': ['a']})
   with refused(pickles.UntrustedPickleError, 'cifar-100-python/meta'):
     pickles.load(path, content, trusted=False)
-  digest = hashlib.md5(content).hexdigest()
+  digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
   monkeypatch.setitem(pickles.PUBLISHED_MD5, str(path), digest)
   assert pickles.load(path, content, trusted=False) == {'fine_label_names': ['a']}
+
+
+FIPS_MODE = """
+openssl_conf = main
+[main]
+providers = providers
+alg_section = algorithms
+[providers]
+default = provider
+[provider]
+activate = 1
+[algorithms]
+default_properties = fips=yes
+"""
+# Exit code 77: this Python's MD5 is not OpenSSL's.
+READS_A_PUBLISHED_FILE = """
+import hashlib, pathlib, pickle, sys
+from moon_jax.data import pickles
+content = pickle.dumps('content')
+path = pathlib.Path('cifar-100-python/meta')
+digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
+pickles.PUBLISHED_MD5[str(path)] = digest
+try:
+  hashlib.md5(content)
+except ValueError:
+  print(pickles.load(path, content, trusted=False))
+else:
+  sys.exit(77)
+"""
+
+
+def test_a_machine_in_fips_mode_reads_published_files(tmp_path):
+  settings = tmp_path / 'openssl.cnf'
+  settings.write_text(FIPS_MODE)
+  reading = subprocess.run(
+    [sys.executable, '-c', READS_A_PUBLISHED_FILE],
+    env=os.environ | {'OPENSSL_CONF': str(settings)},
+    capture_output=True,
+    text=True,
+  )
+  if reading.returncode == 77:
+    pytest.skip('OpenSSL has no FIPS mode here')
+  assert reading.stdout == 'content\n', reading.stderr
 
 
 def test_texts_of_python_2_are_bytes():

@@ -162,7 +162,7 @@ def test_a_federation_of_random_images_is_written_as_records(tmp_path, capsys):
     (['--out=here'], "--out='here' exists already; give a new name."),
     (['--out=new', '--synthetic=5'], "--synthetic='5' must be NxM: N users with M im"),
     (['--out=new', '--synthetic=5x5', 'x'], "'x' is not used with --synthetic."),
-    (['--out=new'], '--config.data.source=digits: the data have no user ids; '),
+    (['--out=new'], "--config.data.source='digits': the data have no user ids; "),
     (['--out=new', '--config.data.limit=9'], '--config.data.limit=9 is not used here'),
   ],
 )

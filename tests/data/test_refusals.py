@@ -423,7 +423,7 @@ def test_what_is_refused_is_said_in_one_line(refusal, originals, tmp_path, monke
     assert part in message
   assert message.isprintable()  # one line, whose characters command no terminal
   # The source that was asked for is not recommended again.
-  assert f'read by --config.data.source={knobs["data.source"]}' not in message
+  assert f'read by --config.data.source={knobs["data.source"]!r}' not in message
 
 
 def read_all(dataset: Dataset):

@@ -181,5 +181,5 @@ def test_an_error_of_which_all_know_is_told_once(monkeypatch):
     pytest.raises(RunError, match='Process 1 on b: no data'),
     hosts.failing_together(),
   ):
-    hosts.decided(lambda: 0)
+    hosts.decided_by_first(lambda: 0)
   assert errors_sent == ['None']

@@ -44,7 +44,7 @@ def test_equals_one_plain_forward_however_it_is_split(batch_size, num_devices):
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *models)
   split = split._replace(clients=jnp.asarray(owners))
   score = evaluated(stacked, split, batch_size, num_devices, num_clients=7)
-  assert score.by_client.tolist() == num_correct
+  assert score.num_correct_of_users.tolist() == num_correct
   assert score.num_correct.tolist() == np.sum(num_correct, 1).tolist()
   for index, model in enumerate(models):
     params = model['params']

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from moon_jax.core.errors import DivergedError, ExitCode
+from moon_jax.round.traffic import Traffic
 from moon_jax.runner import metrics as metrics_lib
 from moon_jax.runner.callbacks import stop_if_diverged
 from tests import world
@@ -57,7 +58,7 @@ def test_equals_the_reference_without_that_client(
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
     plan, truth = plans.plan(index), expected[index]
     record = metrics_lib.round_record(
-      index + 1, plan, metrics, traffic=(1, 1), skip_nonfinite=True
+      index + 1, plan, metrics, traffic=Traffic(1, 1), skip_nonfinite=True
     )
     assert set(record['skipped_clients']) == skipped[index]
     assert set(record['clients']) == set(plan.clients)

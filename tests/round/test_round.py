@@ -215,7 +215,9 @@ COLLECTIVES = ('all-reduce', 'all-gather', 'all-to-all', 'collective', 'reduce-s
 @pytest.mark.parametrize('represent_once', few([True], [False]))
 def test_devices_exchange_nothing_while_they_train(represent_once, monkeypatch):
   plans, chosen = world.planner(4, num_devices=2), world.make('moon')
-  run_round = world.compiled_round('moon', 'mlp', represent_once, num_devices=2)
+  run_round = world.compiled_round(
+    'moon', world.RoundOptions(represent_once=represent_once, num_devices=2)
+  )
   compiled = run_round.lower(
     world.state_of(chosen, num_devices=2),
     plans.plan(0).for_device(),
@@ -371,7 +373,9 @@ def test_every_step_sees_its_batch_augmented():
   index = next(i for i in range(20) if plans.plan(i).clients.tolist() == [1])
   plan = plans.plan(index)
   state = world.first_state('fedavg')._replace(round=np.int32(index))
-  run_round = world.compiled_round('fedavg', 'mlp', False, 1, 'crop_flip')
+  run_round = world.compiled_round(
+    'fedavg', world.RoundOptions(represent_once=False, augmentation='crop_flip')
+  )
   numbers = world.scalars(world.make('fedavg'), seed=3)
   after, _ = run_round(state, plan.for_device(), numbers, world.train_split())
 
@@ -406,7 +410,9 @@ def test_what_training_draws_is_a_function_of_seed_round_client_and_step():
   fedavg = world.make('fedavg')
 
   def after(seed, index, num_lanes=1, num_devices=1):
-    run_round = world.compiled_round('fedavg', 'mlp_dropout', num_devices=num_devices)
+    run_round = world.compiled_round(
+      'fedavg', world.RoundOptions(model='mlp_dropout', num_devices=num_devices)
+    )
     plan = world.planner(num_lanes, num_devices=num_devices).plan(0)
     state = world.first_state('fedavg', 'mlp_dropout')
     state = state._replace(round=np.int32(index))

@@ -84,7 +84,7 @@ def test_the_compiler_knows_how_long_a_segment_is():
     chosen, state = world.make('moon'), world.first_state('moon')
     segment_steps = plans.training.layout.segment_steps
     run_round = world.compiled_round(
-      'moon', 'mlp', False, 1, 'none', 'sgd', segment_steps
+      'moon', world.RoundOptions(represent_once=False, segment_steps=segment_steps)
     )
     jaxpr = jax.make_jaxpr(run_round)(
       state, plans.plan(0).for_device(), world.scalars(chosen), world.train_split()

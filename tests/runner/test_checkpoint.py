@@ -253,13 +253,13 @@ def test_the_manifest_by_hand(folder):
     'one': {'bytes': 5, 'sha256': digest_of_first},
   }
   assert content['round'] == 12
-  assert saved_state.fault(folder, 12) == ''
+  assert saved_state.find_damage(folder, 12) == ''
 
 
 def test_a_manifest_that_is_none_is_damage(folder):
   for text in ('', '{"format": 3, "rou', '[]', '{}', '{"format": 3}'):
     (folder / saved_state.MANIFEST).write_text(text)
-    assert saved_state.fault(folder, 12) == 'manifest.json has changed'
+    assert saved_state.find_damage(folder, 12) == 'manifest.json has changed'
 
 
 def to_a_link(path):
@@ -287,7 +287,7 @@ def to_a_folder(path):
 )
 def test_a_damaged_file_of_a_checkpoint_is_named(folder, name, damage, reason):
   damage(folder / name)
-  assert saved_state.fault(folder, 12) == reason
+  assert saved_state.find_damage(folder, 12) == reason
 
 
 def test_a_disk_that_cannot_be_read_is_a_fault(folder, monkeypatch):
@@ -295,7 +295,7 @@ def test_a_disk_that_cannot_be_read_is_a_fault(folder, monkeypatch):
     raise OSError(errno.EIO, 'Input/output error')  # of `read`: without a name
 
   monkeypatch.setattr(files, 'sha256', worn)
-  assert saved_state.fault(folder, 12) == 'two cannot be read: Input/output error'
+  assert saved_state.find_damage(folder, 12) == 'two cannot be read: Input/output error'
 
 
 @pytest.mark.parametrize(
@@ -310,5 +310,5 @@ def test_a_disk_that_cannot_be_read_is_a_fault(folder, monkeypatch):
 def test_another_format_is_told_from_damage(folder, content, wrote):
   (folder / saved_state.MANIFEST).write_text(json.dumps(content))
   with refused(NoCheckpointError, wrote) as caught:
-    saved_state.fault(folder, 12)
+    saved_state.find_damage(folder, 12)
   assert caught.value.exit_code == ExitCode.NO_CHECKPOINT

@@ -308,7 +308,7 @@ def test_what_a_checkpoint_names_is_never_written_over(store):
       protected = [*protected, (store.index(), dict(now))][-2:]
       store.protect(index for index, _ in protected)
     for index, expected in protected:
-      assert store.fault(index) == ''
+      assert store.find_damage(index) == ''
       assert index.clients.tolist() == sorted(expected)
     np.testing.assert_array_equal(
       store.read(np.array([*now])), memories_of(now.values())
@@ -338,7 +338,7 @@ def test_going_on_from_an_older_checkpoint(store):
   store.protect([older])
   np.testing.assert_array_equal(store.read(clients), memories_of(clients))
   store.write(clients, memories_of(clients + 50))
-  assert store.fault(older) == ''
+  assert store.find_damage(older) == ''
 
 
 # --- which tier, and the distance of all models ---------------------------------------

@@ -629,7 +629,7 @@ def left_at(point, kind, folder):
   undamaged = [
     int(path.name)
     for path in checkpoint.folders(workdir / 'checkpoints')
-    if not saved_state.fault(path, int(path.name))
+    if not saved_state.find_damage(path, int(path.name))
   ]
   assert max(undamaged, default=0) >= point.promised
   return workdir

@@ -125,6 +125,6 @@ def test_what_the_number_of_clients_decides_is_checked_when_it_is_known(run):
 
 
 def test_data_without_users(tmp_path):
-  with refused(UsageError, '^--config.partition.name=natural needs data with user'):
+  with refused(UsageError, "^--config.partition.name='natural' needs data with user"):
     moon_jax.run(config({}), tmp_path / 'run')
   assert not (tmp_path / 'run').exists()

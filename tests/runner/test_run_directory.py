@@ -14,6 +14,7 @@ from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.types import ClientMetrics
 from moon_jax.planning.plan import Cohort, LaneSchedule, RoundPlan
 from moon_jax.round.evaluation import Score
+from moon_jax.round.traffic import Traffic
 from moon_jax.runner import clock as clock_lib
 from moon_jax.runner import loop, provenance, run_directory
 from moon_jax.runner import metrics as metrics_lib
@@ -86,7 +87,7 @@ def test_round_record():
 
   def record_of(metrics):
     return metrics_lib.round_record(
-      7, PLAN, metrics, traffic=(100, 40), measured=moon.MEASURED
+      7, PLAN, metrics, traffic=Traffic(100, 40), measured=moon.MEASURED
     )
 
   record = record_of(metrics)

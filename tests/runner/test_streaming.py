@@ -191,7 +191,7 @@ def unreadable(folder):
 
 ALL_EXAMPLES = (
   "^--config.data.source='records' keeps each client on disk: it needs "
-  r'--config.partition\.name=natural, and an algorithm of several clients\.$'
+  r"--config.partition\.name='natural', and an algorithm of several clients\.$"
 )
 
 

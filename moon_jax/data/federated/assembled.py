@@ -82,7 +82,7 @@ def package(source: str, name: str) -> types.ModuleType:
     return importlib.import_module(name)
   except ImportError:
     raise DataError(
-      f'{flag("data.source")}={source} needs the package {name}: '
+      f'{flag("data.source", source)} needs the package {name}: '
       f'pip install {name.partition(".")[0]}'
     ) from None
 

@@ -90,7 +90,9 @@ def digest_of(index: dict[str, np.ndarray]) -> str:
 
 def check_of(record: bytes) -> bytes:
   """The check of a record in the index."""
-  return hashlib.blake2b(record, digest_size=CHECK_BYTES).digest()
+  return hashlib.blake2b(
+    record, digest_size=CHECK_BYTES, usedforsecurity=False
+  ).digest()
 
 
 def record_of(images: np.ndarray, labels: np.ndarray) -> bytes:

@@ -30,7 +30,7 @@ def natural(
   """
   if clients is None:
     raise DataError(
-      f'{flag("partition.name")}=natural needs data with user ids: '
+      f'{flag("partition.name", "natural")} needs data with user ids: '
       f'train_client in an .npz file, {flag("data.client")}, or another source.'
     )
   return base.grouped(clients, num_clients)

@@ -14,12 +14,12 @@ _LIBRARY_FOLDERS = tuple(map(sysconfig.get_path, ('stdlib', 'purelib', 'platlib'
 
 
 @contextlib.contextmanager
-def blamed(*parts: Any) -> Iterator[None]:
+def explaining_errors_of(*parts: Any) -> Iterator[None]:
   """Turns an error of the block into one line that names the parts that may cause it.
 
   Args:
     parts: parts whose functions the block calls, or whose results it uses. Only those
-      that users registered are blamed; without such a part, the error stays as it is.
+      that users registered are named; without such a part, the error stays as it is.
 
   Raises:
     UsageError: the block failed. It names the line of the part's file, or of another
