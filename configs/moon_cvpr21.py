@@ -30,6 +30,8 @@ here mu is 0.1. The experiments `niid_bench_...` repeat NIID-Bench (Li et al. 20
 rounds, partial batches are kept, and the network has no projection head.
 """
 
+from typing import Any, NamedTuple
+
 from moon_jax.config import Variant, choose, import_config
 
 cifar10_moon = import_config('cifar10_moon.py', relative_to=__file__)
@@ -54,19 +56,33 @@ def _bench(algorithm: str, name: str, reported: str) -> Variant:
   )
 
 
-# Row of the paper's tables -> its title, and its knobs for the two larger data sets.
-_ROWS = {
-  'moon': ('MOON', {'algorithm': 'moon', 'moon.mu': 1.0}),
-  'moon_mu_10': ('MOON, mu 10', {'algorithm': 'moon', 'moon.mu': 10.0}),
-  'fedavg': ('FedAvg', {'algorithm': 'fedavg'}),
-  'fedprox': ('FedProx', {'algorithm': 'fedprox', 'fedprox.mu': 0.001}),
-  'scaffold': ('SCAFFOLD', {'algorithm': 'scaffold'}),
-  'solo': (
+class _Row(NamedTuple):
+  """A row of the paper's tables, as it is on CIFAR-100 and Tiny-ImageNet.
+
+  Attributes:
+    title: the algorithm, for `--config=FILE:list`.
+    changes: dotted knob -> value.
+  """
+
+  title: str
+  changes: dict[str, Any]
+
+
+# The rows of the tables on CIFAR-100 and Tiny-ImageNet, where mu differs; those on
+# CIFAR-10 stand in VARIANTS, and take SOLO and l2 from here.
+_ROWS_OF_LARGER_DATA = {
+  'moon': _Row('MOON', {'algorithm': 'moon', 'moon.mu': 1.0}),
+  'moon_mu_10': _Row('MOON, mu 10', {'algorithm': 'moon', 'moon.mu': 10.0}),
+  'fedavg': _Row('FedAvg', {'algorithm': 'fedavg'}),
+  'fedprox': _Row('FedProx', {'algorithm': 'fedprox', 'fedprox.mu': 0.001}),
+  'scaffold': _Row('SCAFFOLD', {'algorithm': 'scaffold'}),
+  'solo': _Row(
     'SOLO, 300 epochs',
     {'algorithm': 'solo', 'participation': 1.0, 'num_rounds': 1, 'local_epochs': 300},
   ),
-  'l2': ('l2 in place of MOON', {'algorithm': 'moon_l2'}),
+  'l2': _Row('l2 in place of MOON', {'algorithm': 'moon_l2'}),
 }
+_SOLO, _L2 = _ROWS_OF_LARGER_DATA['solo'], _ROWS_OF_LARGER_DATA['l2']
 _CIFAR100 = {
   'data.name': 'cifar100',
   'model': 'resnet50',
@@ -88,18 +104,19 @@ def _table(prefix: str, setting: str, changes: dict, reported: dict):
     prefix: what their names begin with.
     setting: the column's title.
     changes: dotted knob -> value, for the whole column.
-    reported: row -> the paper's figure.
+    reported: name of a row -> the paper's figure.
   """
   variants = {}
-  for row, figure in reported.items():
-    title, row_changes = _ROWS[row]
-    variants[f'{prefix}_{row}'] = Variant(
-      f'{title}, {setting}', figure, changes | row_changes
+  for name, figure in reported.items():
+    row = _ROWS_OF_LARGER_DATA[name]
+    variants[f'{prefix}_{name}'] = Variant(
+      f'{row.title}, {setting}', figure, changes | row.changes
     )
   return variants
 
 
 VARIANTS = {
+  # CIFAR-10.
   'moon': _moon(5.0, '69.1 +- 0.4 (table 1), a re-implementation 70.71'),
   'fedavg': Variant('FedAvg', '66.3 +- 0.5 (table 1)', {'algorithm': 'fedavg'}),
   'fedprox': Variant(
@@ -108,14 +125,13 @@ VARIANTS = {
     {'algorithm': 'fedprox'},
   ),
   'scaffold': Variant('SCAFFOLD', '66.6 +- 0.2 (table 1)', {'algorithm': 'scaffold'}),
-  'solo': Variant(
-    _ROWS['solo'][0], '46.3 +- 5.1 over clients (table 1)', _ROWS['solo'][1]
-  ),
+  'solo': Variant(_SOLO.title, '46.3 +- 5.1 over clients (table 1)', _SOLO.changes),
   **{f'mu_{mu:g}': _moon(mu, '') for mu in (0.1, 1.0, 10.0)},
   'niid_bench_fedavg': _bench('fedavg', 'FedAvg', '68.2 +- 0.7'),
   'niid_bench_fedprox': _bench('fedprox', 'FedProx', '67.9 +- 0.7'),
   'niid_bench_scaffold': _bench('scaffold', 'SCAFFOLD', '69.8 +- 0.7'),
-  'l2': Variant(_ROWS['l2'][0], '65.8, the best of six mu (table 5)', _ROWS['l2'][1]),
+  'l2': Variant(_L2.title, '65.8, the best of six mu (table 5)', _L2.changes),
+  # CIFAR-100 and Tiny-ImageNet.
   **_table(
     'cifar100',
     'CIFAR-100, ResNet-50',

@@ -23,16 +23,16 @@ def function_of(path):
   if str(path).endswith('.npz'):
     with np.load(path) as saved:
       arrays = dict(saved)
-    about = json.loads(str(arrays['metadata']))
+    metadata = json.loads(str(arrays['metadata']))
   else:
     import safetensors
 
     with safetensors.safe_open(path, 'numpy') as saved:
-      names, about = saved.keys(), saved.metadata()
+      names, metadata = saved.keys(), saved.metadata()
       arrays = {name: saved.get_tensor(name) for name in names}
   # Each value of the metadata is a JSON text.
-  of_images = json.loads(about['images'])
-  mean, std = (np.float32(of_images[name]) for name in ('mean', 'std'))
+  image_facts = json.loads(metadata['images'])
+  mean, std = (np.float32(image_facts[name]) for name in ('mean', 'std'))
 
   def dense(x, layer):
     return x @ arrays[f'params/{layer}/kernel'] + arrays[f'params/{layer}/bias']

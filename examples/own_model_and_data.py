@@ -61,8 +61,8 @@ def rings(*, noise):
   clean = np.exp(-((distances - np.array(RADII)[labels][:, None, None]) ** 2))
   noisy = clean + noise * rng.standard_normal(clean.shape)
   images = np.rint(255 * noisy.clip(0, 1)).astype(np.uint8)
-  split = slice(NUM_TRAIN), slice(NUM_TRAIN, None)
-  return tuple(part[which] for which in split for part in (images, labels))
+  train, test = slice(NUM_TRAIN), slice(NUM_TRAIN, None)
+  return images[train], labels[train], images[test], labels[test]
 
 
 def power_law(labels, *, num_clients, min_size, seed, exponent):

@@ -48,19 +48,19 @@ class MoonCnn(nn.Module):
 
 def load(path):
   """Returns the model in a file of weights, in evaluation mode."""
-  arrays, about = weights.read(path)
-  of_images = json.loads(about['images'])
+  arrays, metadata = weights.read(path)
+  image_facts = json.loads(metadata['images'])
   kernels, state = {}, {}
   for name, array in arrays.items():
-    _, layer, what = name.split('/')  # params/conv1/kernel
+    _, layer, kind = name.split('/')  # params/conv1/kernel
     tensor = torch.from_numpy(array)
-    if what == 'bias':
+    if kind == 'bias':
       state[f'{layer}.bias'] = tensor
       continue
     kernels[layer] = array.shape
     order = (3, 2, 0, 1) if array.ndim == 4 else (1, 0)
     state[f'{layer}.weight'] = tensor.permute(order)
-  model = MoonCnn(kernels, of_images['mean'], of_images['std'])
+  model = MoonCnn(kernels, image_facts['mean'], image_facts['std'])
   buffers = {'mean': model.mean, 'std': model.std}
   model.load_state_dict(state | buffers)
   return model.eval()

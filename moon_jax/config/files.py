@@ -1,11 +1,12 @@
 """Loads config files: FILE, or FILE:VARIANT for one of its experiments."""
 
 import inspect
+import itertools
 import os
 import pathlib
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -27,6 +28,23 @@ HOME = _SHIPPED if _SHIPPED.is_dir() else _CHECKOUT
 LIST = 'list'
 _PROGRAM = 'launch.py' if (_CHECKOUT / 'launch.py').is_file() else '-m moon_jax'
 PROGRAM = ('python', *_PROGRAM.split())
+
+
+class CircularImportError(ConfigError):
+  """Config files import each other.
+
+  Attributes:
+    files: the files, each of which imports the next one; the last imports the first.
+  """
+
+  def __init__(self, files: Sequence[str]):
+    self.files = tuple(files)
+    names = [os.path.basename(file) for file in (*files, files[0])]
+    problem = (
+      f'{option("config")}: the files {" -> ".join(names)} import each other: move '
+      'what they share into another file, which imports none of them.'
+    )
+    super().__init__([problem])
 
 
 class Variant(NamedTuple):
@@ -144,17 +162,18 @@ def import_config(path: str, *, relative_to: str | None = None) -> ModuleType:
       same folder, or one of our configs/ if that folder has none of this name.
 
   Raises:
-    ConfigError: there is no such file, or it fails.
+    ConfigError: there is no such file, it fails, or it imports the file that asks.
   """
   if relative_to is None:
     candidates = _candidates(path)
   else:
     candidates = [pathlib.Path(relative_to).parent / path, HOME / 'configs' / path]
   asking_file = inspect.currentframe().f_back.f_globals.get('__file__', '')
-  candidates = [file for file in candidates if not _is_same(file, asking_file)]
-  file = _first_file(candidates)
+  others = [file for file in candidates if not _is_same(file, asking_file)]
+  file = _first_file(others)
   if file is None:
-    raise ConfigError([f'import_config({path!r}): there is no such file.'])
+    wanted = 'such file' if others == candidates else 'other file of this name'
+    raise ConfigError([f'import_config({path!r}): there is no {wanted}.'])
   return _module(f'import_config({path!r})', file)
 
 
@@ -189,6 +208,9 @@ def _module(asked_by: str, file: pathlib.Path) -> ModuleType:
   Args:
     asked_by: what asks for the file, with which an error message begins.
     file: the config file.
+
+  Raises:
+    ConfigError: it fails.
   """
   module = ModuleType(f'config_{file.stem}')
   module.__file__ = str(file)
@@ -209,8 +231,14 @@ def _explained(asked_by: str, file: pathlib.Path, code: Callable[[], Any]) -> An
   """
   try:
     return code()
+  except CircularImportError:
+    raise
   except (Exception, SystemExit) as error:
     frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, RecursionError):
+      circle = _circle([*traceback.extract_stack(), *frames])
+      if circle:
+        raise CircularImportError(circle) from None
     lines = [frame.lineno for frame in frames if frame.filename == str(file)]
     if isinstance(error, SyntaxError):
       lines.append(error.lineno)
@@ -218,3 +246,27 @@ def _explained(asked_by: str, file: pathlib.Path, code: Callable[[], Any]) -> An
     kind = '' if isinstance(error, UsageError) else f'{type(error).__name__}: '
     message = f'{kind}{error}'.strip().partition('\n')[0]
     raise ConfigError([f'{asked_by} failed{where}: {message}']) from None
+
+
+def _circle(frames: Sequence[traceback.FrameSummary]) -> list[str]:
+  """The config files that import each other; [] if there are none.
+
+  Args:
+    frames: the calls until the error, the innermost last.
+  """
+  calls_import = [frame.name == import_config.__name__ for frame in frames]
+  if True not in calls_import:
+    return []
+  num_callers = len(frames) - 1 - calls_import[::-1].index(True)
+  calling_files = [
+    frame.filename
+    for frame in frames[:num_callers]
+    if _PACKAGE not in pathlib.Path(frame.filename).parents
+  ]
+  # A function may call another one of its file.
+  calling_files = [file for file, _ in itertools.groupby(calling_files)]
+  last_file = calling_files.pop() if calling_files else ''
+  if last_file not in calling_files:
+    return []
+  num_files = calling_files[::-1].index(last_file) + 1
+  return calling_files[-num_files:]

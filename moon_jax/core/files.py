@@ -27,6 +27,7 @@ from moon_jax.core.errors import NoCheckpointError, RunError, UsageError
 from moon_jax.core.flags import option
 
 PARTIAL = '.partial'
+_BLOCK_BYTES = 512  # unit of st_blocks
 # The shape of the files of a run, and the meaning of each column.
 SCHEMA = pathlib.Path(__file__).with_name('run_directory.json')
 # These errors may pass: with more space or a larger quota the same write succeeds.
@@ -299,6 +300,16 @@ def require_space(folder: pathlib.Path, num_bytes: int) -> None:
   """Raises OSError if the disk of the folder has less free space than this."""
   if shutil.disk_usage(folder).free < num_bytes:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+
+
+def bytes_on_disk(folder: pathlib.Path) -> int:
+  """The space that the files of a folder take, also while somebody writes them."""
+  num_bytes = 0
+  for parent, _, names in os.walk(folder):
+    for name in names:
+      with contextlib.suppress(FileNotFoundError):  # it has got another name
+        num_bytes += _BLOCK_BYTES * os.lstat(os.path.join(parent, name)).st_blocks
+  return num_bytes
 
 
 def failure(path: pathlib.Path, reason: str) -> RunError:

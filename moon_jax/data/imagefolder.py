@@ -1,4 +1,11 @@
-"""Images in folders by class: torchvision's ImageFolder, Tiny-ImageNet, DomainNet."""
+"""Folders of pictures by class, and by hospital, site or other domain.
+
+  CLASS/*           as torchvision's ImageFolder and Tiny-ImageNet have them
+  DOMAIN/CLASS/*    as DomainNet has them; each domain, such as a hospital or a site, is
+                    a user
+
+`federated/folder.py` reads a folder of .npz files instead, one for each client.
+"""
 
 import itertools
 import pathlib
@@ -36,7 +43,8 @@ class Picture(NamedTuple):
   Attributes:
     path: path of its file.
     label: name of its class.
-    domain: its domain, which is its user; '' if the data have no domains.
+    domain: its hospital, site or other domain, which is its user; '' if the data have
+      no domains.
   """
 
   path: pathlib.Path
@@ -79,8 +87,8 @@ def load_imagefolder(
   train/ and test/ (or val/, which is kept for validation if both exist), each with
   CLASS/*, or with CLASS/images/* and val/val_annotations.txt as in Tiny-ImageNet; or by
   the lists DOMAIN_train.txt and DOMAIN_test.txt, as in DomainNet; or it is one tree. In
-  DOMAIN/CLASS/* the domains are the users. The decoded images are kept in the user's
-  cache folder.
+  DOMAIN/CLASS/* the domains, such as hospitals or sites, are the users. The decoded
+  images are kept in the cache folder of whoever runs the program.
 
   Args:
     path: the folder.
@@ -258,7 +266,7 @@ def _tree(data_flag, folder) -> list[Picture]:
 
 
 def _pictures_in(data_flag, outer) -> list[Picture]:
-  """The pictures in a folder that is a class, or a domain with folders by class."""
+  """The pictures of a folder: it is a class, or a hospital or other domain."""
   images, inner_folders = _images(outer), _folders(outer)
   if not images and [inner.name for inner in inner_folders] == ['images']:
     images, inner_folders = _images(inner_folders[0]), []

@@ -8,6 +8,7 @@ are in the file that all checkpoints share.
 """
 
 import contextlib
+import functools
 import itertools
 import os
 import pathlib
@@ -121,7 +122,9 @@ class Checkpoints:
   def _write(self, folder, state, index, entries):
     partial = _partial(folder)
     if self._store:
-      self._store.reserved_bytes = saved_state.bytes_needed(state)
+      self._store.bytes_reserved = functools.partial(
+        _bytes_missing, partial, saved_state.bytes_needed(state)
+      )
       self._store.flush()
     try:
       # The write goes to the folder that was opened: another run may have made its path
@@ -135,7 +138,7 @@ class Checkpoints:
       raise files.failure(folder, saved_state.reason(error)) from error
     finally:
       if self._store:
-        self._store.reserved_bytes = 0
+        self._store.bytes_reserved = None
     self._remove_older()
 
   def newest_or(self, first: State, rounds_saved: int = 0) -> State:
@@ -253,6 +256,11 @@ def _on_the_devices_of(template, leaf):
 def _partial(folder):
   """The path of a checkpoint before it gets its name, and after it has lost it."""
   return folder.with_name(folder.name + files.PARTIAL)
+
+
+def _bytes_missing(partial, bytes_needed):
+  """The space that a save still needs: what it has written is no longer free."""
+  return max(bytes_needed - files.bytes_on_disk(partial), 0)
 
 
 def newest(

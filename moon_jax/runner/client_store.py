@@ -19,7 +19,7 @@ import os
 import pathlib
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -78,7 +78,8 @@ class ClientStore:
 
   Attributes:
     shapes: shapes of the memories of all clients, leaves [N, ...].
-    reserved_bytes: space on the disk that a save needs now, and that is left to it.
+    bytes_reserved: () -> space on the disk that a save still needs, and that is left to
+      it; None while there is no save.
   """
 
   def __init__(
@@ -106,7 +107,7 @@ class ClientStore:
     self._layout = np.array(layout({'clients': first_memory}))
     self._places = np.full(num_clients, -1)  # -1: the client has no record
     self._checksums = np.zeros(num_clients, np.uint32)
-    self.reserved_bytes = 0
+    self.bytes_reserved: Callable[[], int] | None = None
     self._free_places = []
     self._end = 0  # the first place after all places in use
     self._is_protected = np.zeros(0, bool)  # [places] whether a kept checkpoint uses it
@@ -164,8 +165,9 @@ class ClientStore:
       place = self._free_places.pop() if self._free_places else self._end
       offset = place * self._record_bytes
       with files.writing(self._path):
-        if self.reserved_bytes:
-          space = self.reserved_bytes + self._record_bytes
+        bytes_reserved = self.bytes_reserved  # the save may end now
+        if bytes_reserved:
+          space = bytes_reserved() + self._record_bytes
           files.require_space(self._path.parent, space)
         _write_all(self._descriptor, memoryview(record), offset)
       self._end = max(self._end, place + 1)

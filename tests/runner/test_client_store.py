@@ -16,6 +16,7 @@ from moon_jax import config as config_lib
 from moon_jax.building import experiment
 from moon_jax.core import files
 from moon_jax.core.errors import NoCheckpointError, RunError
+from moon_jax.core.types import Server, State
 from moon_jax.platform import client_memory
 from moon_jax.predict import inference
 from moon_jax.runner import checkpoint, client_store, evaluation, saved_state
@@ -319,12 +320,34 @@ def test_what_a_checkpoint_names_is_never_written_over(store):
 
 
 def test_memories_leave_a_save_the_space_that_it_needs(store):
-  store.reserved_bytes = 2**62
+  store.bytes_reserved = lambda: 2**62
   with pytest.raises(RunError, match='cannot be written: No space left on device'):
     store.write(np.arange(1), memories_of([0]))
   assert len(store.index().clients) == 0
-  store.reserved_bytes = 0
+  store.bytes_reserved = None
   store.write(np.arange(1), memories_of([0]))
+  assert len(store.index().clients) == 1
+
+
+def test_memories_need_no_space_for_what_a_save_has_written(store, monkeypatch):
+  """The disk has room for a save and a record. The record comes after the weights."""
+  state = State(Server({'params': np.ones(2**20, np.float32)}, ()), (), np.int32(1))
+  disk = saved_state.bytes_needed(state) + 1000
+  folder = store._path.parent / 'checkpoints'
+
+  def disk_usage(path):
+    return usage._replace(free=disk - files.bytes_on_disk(folder))
+
+  def save_state(partial, *arguments):
+    save(partial, *arguments)
+    store.write(np.arange(1), memories_of([0]))
+
+  save, usage = saved_state.save, shutil.disk_usage(store._path.parent)
+  monkeypatch.setattr(saved_state, 'save', save_state)
+  monkeypatch.setattr(files.shutil, 'disk_usage', disk_usage)
+  with checkpoint.Checkpoints(folder, print, store) as checkpoints:
+    checkpoints.save(state)
+    checkpoints.wait()
   assert len(store.index().clients) == 1
 
 

@@ -1,4 +1,7 @@
-"""A folder with one .npz file for each user."""
+"""A folder with one .npz file of arrays for each client.
+
+`imagefolder` reads folders of pictures, such as one for each hospital or site.
+"""
 
 from moon_jax.data import npz
 from moon_jax.data.errors import DataError
@@ -6,7 +9,9 @@ from moon_jax.data.federated import assembled
 
 
 def load_folder(path: str) -> assembled.Federation:
-  """Loads a folder with a file for each user; users are in the order of the files.
+  """Loads a folder of .npz files, one for each client; each client is a user.
+
+  The users are in the order of the files' names.
 
   Args:
     path: the folder. Each *.npz holds train_x and train_y, or test_x and test_y, or
