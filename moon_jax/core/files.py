@@ -7,6 +7,7 @@ their folder, and checks the shape of what it reads.
 
 import contextlib
 import errno
+import fcntl
 import functools
 import hashlib
 import itertools
@@ -16,9 +17,10 @@ import pathlib
 import shutil
 import stat
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import fastjsonschema
 import numpy as np
@@ -32,6 +34,26 @@ _BLOCK_BYTES = 512  # unit of st_blocks
 SCHEMA = pathlib.Path(__file__).with_name('run_directory.json')
 # These errors may pass: with more space or a larger quota the same write succeeds.
 FULL = (errno.ENOSPC, errno.EDQUOT)
+# A file system that cannot lock a file answers with one of these.
+_NO_LOCKS = (
+  errno.ENOSYS,
+  errno.ENOLCK,
+  errno.ENOTSUP,
+  errno.EOPNOTSUPP,
+  errno.EINVAL,
+  errno.EPERM,
+)
+# One that cannot flush a folder answers with one of these.
+_NO_FLUSH = (
+  errno.ENOSYS,
+  errno.EINVAL,
+  errno.ENOTSUP,
+  errno.EOPNOTSUPP,
+  errno.EBADF,
+)
+# A server of files answers with one of these while another host uses a file.
+_IN_USE = (errno.EBUSY, errno.ETXTBSY, errno.ESTALE)
+_IN_USE_SECONDS = 2.0
 _IRREGULAR, _OUTSIDE = 'It is no regular file', 'It is not in its folder'
 # Most bytes of a text that describes data, or lists files: all known ones are smaller.
 MOST_TEXT_BYTES = 2**28
@@ -291,7 +313,7 @@ def require_writable(folder: pathlib.Path, option_name: str = 'workdir') -> None
     raise UsageError(f'{words} must be a name in UTF-8.') from None
   except OSError as error:
     if error.errno in FULL:
-      raise failure(folder, error.strerror) from None
+      raise failure(folder, error) from None
     words = option(option_name, str(folder))
     raise UsageError(f'{words} cannot be written: {error.strerror}.') from None
 
@@ -312,12 +334,23 @@ def bytes_on_disk(folder: pathlib.Path) -> int:
   return num_bytes
 
 
-def failure(path: pathlib.Path, reason: str) -> RunError:
-  """The error that a path could not be written, with the reason of `os.strerror`."""
-  return RunError(
-    f'{path} cannot be written: {reason}. What was saved before is kept, and the same '
-    'command goes on from there.'
-  )
+def failure(path: pathlib.Path, error: OSError) -> RunError:
+  """The error that a path could not be written; its message has the remedy.
+
+  Whatever the program was, the same command is right once the cause has gone: a run
+  goes on from its newest checkpoint, and other programs begin again.
+  """
+  if error.errno in (errno.ENOENT, errno.ENOTDIR):
+    remedy = (
+      'Its folder was moved or removed: give the same command with the place where it '
+      'is now.'
+    )
+  else:
+    cause = 'there is space' if error.errno in FULL else 'it can be written'
+    remedy = (
+      f'What was saved before is kept: once {cause}, give the same command again.'
+    )
+  return RunError(f'{path} cannot be written: {error.strerror or error}. {remedy}')
 
 
 @contextlib.contextmanager
@@ -326,7 +359,7 @@ def writing(path: pathlib.Path) -> Iterator[None]:
   try:
     yield
   except OSError as error:
-    raise failure(path, error.strerror or str(error)) from error
+    raise failure(path, error) from error
 
 
 @contextlib.contextmanager
@@ -346,7 +379,7 @@ def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
         yield file
         file.flush()
         os.fsync(file.fileno())
-      os.replace(partial, path)
+      rename(partial, path)
       flush(path.parent)
     finally:
       with contextlib.suppress(OSError):
@@ -370,11 +403,95 @@ def write_arrays(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
     np.savez(file, **arrays)
 
 
+def rename(source: pathlib.Path, target: pathlib.Path) -> None:
+  """Renames a file or a folder; waits a while if another host uses the target.
+
+  Raises:
+    OSError: it cannot be renamed.
+  """
+  end = time.monotonic() + _IN_USE_SECONDS
+  while True:
+    try:
+      os.replace(source, target)
+      return
+    except OSError as error:
+      if error.errno not in _IN_USE or time.monotonic() > end:
+        raise
+    time.sleep(_IN_USE_SECONDS / 20)
+
+
 def flush(path: pathlib.Path) -> None:
   """Waits until a file, or the names in a folder, are on the disk."""
   descriptor = os.open(path, os.O_RDONLY)
-  os.fsync(descriptor)
-  os.close(descriptor)
+  try:
+    flush_descriptor(descriptor)
+  finally:
+    os.close(descriptor)
+
+
+def flush_descriptor(descriptor: int) -> None:
+  """The same for an open file or folder. Some file systems cannot flush a folder.
+
+  Raises:
+    OSError: it cannot be flushed.
+  """
+  try:
+    os.fsync(descriptor)
+  except OSError as error:
+    is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
+    if not is_folder or error.errno not in _NO_FLUSH:
+      raise
+
+
+def lock(file: IO[bytes]) -> bool:
+  """Locks an open file for this process; does not wait for another.
+
+  Returns:
+    False if the file system cannot lock files.
+
+  Raises:
+    BlockingIOError: another process has locked it.
+    OSError: another fault of the disk.
+  """
+  return _is_supported(lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB))
+
+
+def has_locks(folder: pathlib.Path) -> bool:
+  """Whether a program can lock files in a folder, by `flock` and by `fcntl`.
+
+  Raises:
+    OSError: the folder cannot be written.
+  """
+  with tempfile.TemporaryFile(dir=folder) as file:
+    return lock(file) and _is_supported(lambda: fcntl.lockf(file, fcntl.LOCK_EX))
+
+
+def _is_supported(lock_file: Callable[[], None]) -> bool:
+  try:
+    lock_file()
+  except OSError as error:
+    if error.errno not in _NO_LOCKS:
+      raise
+    return False
+  return True
+
+
+def can_flush_folders(folder: pathlib.Path) -> bool:
+  """Whether the file system can flush a folder.
+
+  Raises:
+    OSError: another fault of the disk.
+  """
+  descriptor = os.open(folder, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  except OSError as error:
+    if error.errno not in _NO_FLUSH:
+      raise
+    return False
+  finally:
+    os.close(descriptor)
+  return True
 
 
 def make_folder(path: pathlib.Path) -> None:

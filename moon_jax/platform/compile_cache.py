@@ -14,8 +14,9 @@ from typing import TypeVar
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from moon_jax.core import cache
+from moon_jax.core import cache, files
 from moon_jax.core.errors import RunError
+from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.models import fused_cpu
 
@@ -79,10 +80,23 @@ def _programs_folder(choice: str) -> pathlib.Path | None:
     return None
   folder = _folder(choice)
   programs_folder = folder and cache.room(folder, 'programs')
-  if programs_folder and not os.access(programs_folder, os.W_OK):
-    cache.warn_once(f'nothing is kept in {programs_folder}: it cannot be written')
+  if programs_folder and (reason := _why_unusable(programs_folder)):
+    cache.warn_once(f'nothing is kept in {programs_folder}: {reason}')
     return None
   return programs_folder
+
+
+def _why_unusable(programs_folder: pathlib.Path) -> str:
+  """Why JAX cannot keep programs in a folder; '' if it can."""
+  if not os.access(programs_folder, os.W_OK):
+    return 'it cannot be written'
+  with contextlib.suppress(OSError):  # the cache itself says what is wrong
+    if not files.has_locks(programs_folder):
+      return (
+        'its file system has no locks; '
+        f'{flag("execution.compile_cache")} names another folder'
+      )
+  return ''
 
 
 def _empty(folder: pathlib.Path) -> None:

@@ -26,7 +26,7 @@ from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.metrics import Record, terms
 from moon_jax.runner.records import Records
 from moon_jax.runner.rounds import Round, is_due
-from moon_jax.runner.run_directory import stop_entries
+from moon_jax.runner.run_directory import Hold, stop_entries
 
 _MAX_NAMED_CLIENTS = 10  # in a message; thousands may have diverged
 
@@ -97,6 +97,16 @@ def callback_of(entry: Any) -> Callback:
   if isinstance(entry, type):
     entry = entry()
   return entry if isinstance(entry, Callback) else _Function(entry)
+
+
+class DirectoryHolder(Callback):
+  """Ends the run, before anything is written, if another has taken its directory."""
+
+  def __init__(self, hold: Hold):
+    self._hold = hold
+
+  def after_round(self, round):
+    self._hold.require()
 
 
 class RecordWriter(Callback):

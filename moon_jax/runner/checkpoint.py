@@ -135,7 +135,7 @@ class Checkpoints:
       self._rename(partial, folder)
     except Exception as error:  # orbax raises errors of many classes
       shutil.rmtree(partial, ignore_errors=True)
-      raise files.failure(folder, saved_state.reason(error)) from error
+      raise files.failure(folder, saved_state.cause(error)) from error
     finally:
       if self._store:
         self._store.bytes_reserved = None
@@ -230,8 +230,8 @@ class Checkpoints:
       self._store.protect(filter(None, self._indices.values()))
 
   def _rename(self, source, target):
-    os.rename(source, target)
-    os.fsync(self._descriptor)
+    files.rename(source, target)
+    files.flush_descriptor(self._descriptor)
 
 
 def folders(directory: pathlib.Path) -> list[pathlib.Path]:

@@ -199,7 +199,7 @@ class ClientStore:
   def flush(self) -> None:
     """Waits until all records are on the disk."""
     with files.writing(self._path):
-      os.fsync(self._descriptor)
+      files.flush_descriptor(self._descriptor)
 
   def index(self) -> Index:
     """The places of the records; it is valid once they are on the disk."""

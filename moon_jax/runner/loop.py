@@ -21,6 +21,7 @@ from moon_jax.runner import client_store, loggers, run_directory
 from moon_jax.runner.callbacks import (
   Callback,
   CheckpointSaver,
+  DirectoryHolder,
   PictureDrawer,
   RecordWriter,
   Run,
@@ -163,7 +164,9 @@ def _open(
   config, workdir = request.config, request.workdir
   images = run_directory.describe_images(experiment)
   with contextlib.ExitStack() as stack:
-    stack.enter_context(run_directory.begin(request, digests, images))
+    hold = stack.enter_context(
+      run_directory.begin(request, digests, images, console.say)
+    )
     folder = workdir / 'checkpoints'
     store = stack.enter_context(client_store.opened(experiment, folder))
     checkpoints = stack.enter_context(Checkpoints(folder, console.say, store))
@@ -192,6 +195,7 @@ def _open(
     # A round's record is on the disk before its state is saved; the time of the save is
     # recorded after it.
     callbacks = [
+      DirectoryHolder(hold),
       RecordWriter(records, config.on_nonfinite),
       *user_callbacks,
       CheckpointSaver(checkpoints, records, config),

@@ -8,7 +8,6 @@ summary.json    written when the last round is done, or a callback has ended the
 
 import json
 import math
-import os
 import pathlib
 
 from moon_jax.core import files
@@ -104,7 +103,7 @@ def _append(file, record):
       num_written = file.write(line)
       line = line[num_written:]
     # On the disk before the checkpoint, which relies on it.
-    os.fsync(file.fileno())
+    files.flush_descriptor(file.fileno())
 
 
 def _drop_later_rounds(path, completed_rounds):

@@ -1,18 +1,15 @@
 """Checks, makes and locks a run directory; writes its first files.
 
 .lock           names the process that has it
+.lease-...      of the process that has it, where the file system has no locks
 config.json     the resolved configuration, versions, devices, git commit
 partition.npz   the owner of each training example
 """
 
 import contextlib
-import datetime
-import fcntl
 import itertools
-import os
 import pathlib
-import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -25,6 +22,7 @@ from moon_jax.config.cli import Request
 from moon_jax.core import files, paths
 from moon_jax.core.errors import KnobError, NoCheckpointError, UsageError
 from moon_jax.core.flags import option
+from moon_jax.runner import lease as lease_lib
 from moon_jax.runner import provenance
 from moon_jax.runner.layout import CONFIG, METRICS, PARTITION, SUMMARY, TIMINGS
 from moon_jax.runner.metrics import Record
@@ -172,47 +170,107 @@ class BusyError(UsageError):
   """Another process is running in the directory."""
 
 
+class Hold:
+  """What keeps other processes out of a run directory."""
+
+  def __init__(self, workdir: pathlib.Path, lease: lease_lib.Lease | None):
+    """lease: the lease, if the file system has no locks."""
+    self._workdir, self._lease = workdir, lease
+
+  def require(self) -> None:
+    """Raises BusyError if another process may have taken the directory over.
+
+    Only a lease can be taken over: after a standstill of this process.
+    """
+    if self._lease:
+      try:
+        self._lease.require()
+      except lease_lib.LostError:
+        raise BusyError(
+          f'The lease of this process on {self._workdir} is gone: another process has '
+          'taken over, or the folder was removed. What was saved before is kept.'
+        ) from None
+
+
 @contextlib.contextmanager
-def locked(workdir: pathlib.Path) -> Iterator[None]:
-  """Makes the run directory and holds its lock.
+def locked(
+  workdir: pathlib.Path, print_line: Callable[[str], None] = print
+) -> Iterator[Hold]:
+  """Makes the run directory and holds its lock, or a lease if the disk has no locks.
 
   The kernel releases the lock when the process ends, however it ends; the file stays,
   but no longer means anything.
 
+  Args:
+    workdir: the run directory.
+    print_line: called with a line if the disk has no locks, or a lease is taken over.
+
   Raises:
     BusyError: another process is running in the directory.
-    RunError: it cannot be made, written to or locked.
+    RunError: it cannot be made or written to.
   """
   path = workdir / LOCK
   with contextlib.ExitStack() as stack:
-    with files.writing(path):
+    with files.writing(path), _busy_if_held(workdir):
       files.make_folder(workdir)
       # Not emptied, because it names the process that holds it. Unbuffered, so that
       # closing the file does not try again what a full disk refused.
-      file = stack.enter_context(path.open('ab+', buffering=0))
-      try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-      except BlockingIOError:
-        holder = path.read_text().strip() or 'it has just started'
-        raise BusyError(
-          f'Another process is running in {workdir}: {holder}. Give this one a '
-          f'{option("workdir")}.'
-        ) from None
-      now = datetime.datetime.now().astimezone().isoformat(' ', 'seconds')
-      line = f'process {os.getpid()} on {platform.node()}, started {now}\n'
+      file = path.open('ab+', buffering=0)
+      stack.callback(_close, file)
+      lease = None
+      if _lock(file, path):
+        lease_lib.require_none(workdir, print_line)
+      else:
+        lease = stack.enter_context(lease_lib.held(workdir, print_line))
+        print_line(
+          f'{workdir}: the file system has no locks, so only the lease {lease.name} '
+          'keeps other starts out'
+        )
       file.truncate(0)
-      file.write(line.encode())
-    yield
+      file.write(f'{lease_lib.this_process()}\n'.encode())
+    yield Hold(workdir, lease)
 
 
 @contextlib.contextmanager
-def begin(request: Request, digests: InputDigests, images: Record) -> Iterator[None]:
+def _busy_if_held(workdir):
+  try:
+    yield
+  except lease_lib.HeldError as error:
+    raise BusyError(
+      f'Another process is running in {workdir}: {error}. Give this one a '
+      f'{option("workdir")}.'
+    ) from None
+
+
+def _lock(file, path) -> bool:
+  """Locks the file; False if the file system has no locks."""
+  try:
+    return files.lock(file)
+  except BlockingIOError:
+    holder = path.read_text().strip() or 'it has just started'
+    raise lease_lib.HeldError(holder) from None
+
+
+def _close(file):
+  """Closes a file whose content no longer matters."""
+  with contextlib.suppress(OSError):
+    file.close()
+
+
+@contextlib.contextmanager
+def begin(
+  request: Request,
+  digests: InputDigests,
+  images: Record,
+  print_line: Callable[[str], None] = print,
+) -> Iterator[Hold]:
   """Makes the run directory, locks it for this process and writes config.json.
 
   Args:
     request: the command line.
     digests: of what the run reads. A resumed run must find the same.
     images: see `describe_images`.
+    print_line: see `locked`.
 
   Raises:
     UsageError: another process is running in the directory, or it holds another
@@ -220,7 +278,7 @@ def begin(request: Request, digests: InputDigests, images: Record) -> Iterator[N
     RunError: it cannot be made or written to.
   """
   workdir = request.workdir
-  with locked(workdir):
+  with locked(workdir, print_line) as hold:
     # Checked again: another process may have run here while this one loaded its data.
     check(workdir, request.config)
     saved = files.read_json(workdir / CONFIG) or {}
@@ -231,7 +289,7 @@ def begin(request: Request, digests: InputDigests, images: Record) -> Iterator[N
           f'{option("workdir")}.'
         )
     files.write_json(workdir / CONFIG, describe(request, digests, images, saved))
-    yield
+    yield hold
 
 
 def save_partition(workdir: pathlib.Path, experiment: Experiment) -> None:

@@ -5,9 +5,13 @@ clients.npz     with a client store: the places of the clients' memories in its 
 manifest.json   size and SHA-256 of every other file, so that damage is found
 """
 
+import errno
 import json
 import os
 import pathlib
+import re
+import shutil
+import tempfile
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -50,13 +54,36 @@ def save(
     entries: further entries of the manifest.
   """
   files.require_space(folder, bytes_needed(state))
+  if files.has_locks(folder) and files.can_flush_folders(folder):
+    _save_by_orbax(folder, state)
+  else:
+    _save_elsewhere_and_copy(folder, state)
+  if index:
+    files.write_arrays(folder / INDEX, index._asdict())
+  write_manifest(folder, int(state.round), entries)
+
+
+def _save_by_orbax(folder, state):
   with _checkpointer(ocp.StandardCheckpointHandler) as checkpointer:
     # Otherwise orbax would compile a slice for each device's part of an array.
     content = ocp.args.StandardSave(jax.device_get(state))
     checkpointer.save(folder.absolute() / STATE, args=content)
-  if index:
-    files.write_arrays(folder / INDEX, index._asdict())
-  write_manifest(folder, int(state.round), entries)
+
+
+def _save_elsewhere_and_copy(folder, state):
+  """Saves in a temporary folder first: tensorstore locks files and flushes folders."""
+  with tempfile.TemporaryDirectory(prefix='moon_jax-') as temporary:
+    local = pathlib.Path(temporary)
+    if shutil.disk_usage(local).free < bytes_needed(state):
+      problem = f'No space left in {local.parent}; TMPDIR names another place'
+      raise OSError(errno.ENOSPC, problem)
+    _save_by_orbax(local, state)
+    for path in sorted(local.rglob('*')):
+      target = folder / path.relative_to(local)
+      if path.is_dir():
+        target.mkdir()
+      else:
+        shutil.copyfile(path, target)
 
 
 def bytes_needed(state: State) -> int:
@@ -182,9 +209,17 @@ def load(folder: pathlib.Path, template: State) -> State:
   raise NoCheckpointError(problem)
 
 
+def cause(error: Exception) -> OSError:
+  """The system's error behind a failure; one without a number if it is not known."""
+  if isinstance(error, OSError) and error.strerror:
+    return error
+  if match := re.search(r"os_error_code='(\d+)'", str(error)):  # as tensorstore says it
+    number = int(match[1])
+    return OSError(number, os.strerror(number))
+  first_line, _, _ = str(error).strip().partition('\n')
+  return OSError(first_line[:_MAX_REASON_LETTERS] or type(error).__name__)
+
+
 def reason(error: Exception) -> str:
   """The cause of a failure: the system's words, or the first line of the error."""
-  if isinstance(error, OSError) and error.strerror:
-    return error.strerror
-  first_line, _, _ = str(error).strip().partition('\n')
-  return first_line[:_MAX_REASON_LETTERS] or type(error).__name__
+  return cause(error).strerror or str(cause(error))

@@ -21,6 +21,7 @@ from moon_jax.runner.checkpoint import Checkpoints
 from tests import world
 from tests.processes import flip
 from tests.refusals import refused
+from tests.runner.test_files import cannot_be_written
 
 
 def opened(tmp_path, printed_lines=None):
@@ -183,9 +184,8 @@ def test_a_full_disk_keeps_what_is_there(disk, num_bytes_left, capfd):
     checkpoints.save(state._replace(round=jnp.int32(1)))
     with pytest.raises(RunError) as caught:
       checkpoints.wait()
-  assert str(caught.value) == (
-    f'{folder}/checkpoints/1 cannot be written: No space left on device. What was '
-    'saved before is kept, and the same command goes on from there.'
+  assert str(caught.value) == cannot_be_written(
+    f'{folder}/checkpoints/1', 'No space left on device'
   )
   assert caught.value.exit_code == ExitCode.FAILED
   assert capfd.readouterr().err == ''  # orbax's threads would print tracebacks
@@ -201,6 +201,10 @@ def test_a_full_disk_keeps_what_is_there(disk, num_bytes_left, capfd):
     (
       ValueError('RESOURCE_EXHAUSTED: Error writing\nSource:'),
       'RESOURCE_EXHAUSTED: .*',
+    ),
+    (
+      ValueError("UNKNOWN: Error writing [os_error_code='122']\nSource:"),
+      'Disk quota exceeded',
     ),
     (ValueError('x' * 5000), 'x{500}'),
     (KeyError(), 'KeyError'),

@@ -21,10 +21,19 @@ def fill(folder):
 
 
 def cannot_be_written(path, reason):
-  return (
-    f'{path} cannot be written: {reason}. What was saved before is kept, and the same '
-    'command goes on from there.'
-  )
+  """The line about a path, with the remedy that is right for the reason."""
+  if reason == 'No such file or directory':
+    remedy = (
+      'Its folder was moved or removed: give the same command with the place where it '
+      'is now.'
+    )
+  else:
+    is_full = reason in ('No space left on device', 'Disk quota exceeded')
+    cause = 'there is space' if is_full else 'it can be written'
+    remedy = (
+      f'What was saved before is kept: once {cause}, give the same command again.'
+    )
+  return f'{path} cannot be written: {reason}. {remedy}'
 
 
 def names(folder):

@@ -41,7 +41,7 @@ def _read(data_flag, path, image, label):
   path = expand(path)
   with one_line(requirement):
     files.require_regular(path)
-  with one_line(requirement), h5py.File(path, 'r') as file:
+  with one_line(requirement), h5py.File(path, 'r', locking=False) as file:
     _require_self_contained(h5py, file)
     for name, group in file[_GROUP].items():
       arrays = {key: array for key, array in group.items() if hasattr(array, 'shape')}
