@@ -10,7 +10,6 @@
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 130 Ctrl-C.
 """
 
-import os
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -19,10 +18,11 @@ from absl import flags
 
 from moon_jax import config as config_lib
 from moon_jax.config import cli
-from moon_jax.core import files
 from moon_jax.core.errors import UsageError, print_or_help
 from moon_jax.core.flags import option
+from moon_jax.core.outputs import WEIGHT_SUFFIXES, require_output
 from moon_jax.core.paths import expand
+from moon_jax.runner import layout
 
 
 def main(argv: Sequence[str]) -> int:
@@ -40,6 +40,7 @@ def parse(argv: Sequence[str]) -> tuple[str, flags.FlagValues]:
   words, values = cli.read_flags(argv, flag_types)
   if len(words) != 1 or not values.output:
     raise UsageError(f'The words must be RUN {option("output")}=FILE; see --help.')
+  cli.require_client(values.client)
   return words[0], values
 
 
@@ -50,19 +51,14 @@ def export(argv: Sequence[str]) -> str:
     RunError: it has the message for the user and the exit code.
   """
   run, values = parse(argv)
-  target = expand(values.output)
-  output_flag = option('output', values.output)
-  if not os.path.isdir(target.parent):
-    raise UsageError(f'{output_flag}: there is no folder {str(target.parent)!r}.')
-  files.require_writable(target.parent, 'output')
+  target = require_output('output', values.output, WEIGHT_SUFFIXES)
+  layout.require_run_or_weights(expand(run))
   if values.config is not None:
     config_lib.load(values.config)
   # Imported here: a mistyped flag is answered before JAX is loaded.
-  from moon_jax.core import tree, weights
+  from moon_jax.core import tree
   from moon_jax.predict import inference
 
-  if target.suffix not in weights.SUFFIXES:
-    raise UsageError(f'{output_flag} must end in {" or ".join(weights.SUFFIXES)}.')
   trained = inference.load(run, client=values.client)
   trained.save(target)
   num_weights = tree.num_parameters(trained.variables)

@@ -1,5 +1,6 @@
 """Output without a reader, and output with names that a stranger chose."""
 
+import ast
 import io
 import os
 import shlex
@@ -20,7 +21,7 @@ from moon_jax.runner.signals import Stop
 from moon_jax.sweeps import command as sweep
 from moon_jax.sweeps import running
 from tests.processes import LAUNCH, LIMIT_SECONDS, read_lines
-from tests.run_directories import words_of
+from tests.run_directories import words_of, write_run
 
 
 def without_a_reader():
@@ -122,6 +123,97 @@ def test_a_folder_that_cannot_be_written_is_refused_first(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(('--out=', '--output='))
   assert [path.name for path in tmp_path.iterdir()] == ['file']
+
+
+LONG = 'long' * 75
+# A program, its words, and what its line says: found before JAX, pandas or any record
+# of a run is read. `runs/a` is a run, which has registered no part.
+EARLY = f"""
+export runs/a --output={LONG}.npz -> File name too long
+export runs/a --output=a.txt -> must end in .safetensors or .npz
+export runs/a --output=none/a.npz -> no folder 'none'
+export none --output=a.npz -> 'none' is not a run directory
+export {LONG} --output=a.npz -> is not a run directory
+export runs/a --output=a.npz --client=-1 -> --client=-1
+export runs/a --output=a.npz --client=x -> --client=x
+export runs/a --output=a.npz --config=none.py -> --config='none.py'
+export runs/a --output=runs/b.npz -> is a folder
+predict --workdir=runs/a --input=none.npz -> --input='none.npz'
+predict --workdir=none --input=none.npz -> 'none' is not a run directory
+predict --workdir=runs/a --input=runs/a/config.json -> --input='runs/a/config.json'
+predict --workdir=runs/a --input=a.npz --output={LONG}.npz -> File name too long
+predict --workdir=runs/a --input=a.npz --output=a.txt -> must end in .npz
+predict --workdir=runs/a --input=a.npz --client=-2 -> --client=-2
+report runs --rows=nope --columns=seed -> --rows: no run has a setting 'nope'
+report runs --rows=seed --columns=moon.nu -> --columns: no run has a setting 'moon.nu'
+report runs --group=nope -> --group: no run has a setting 'nope'
+report runs --over=nope -> --over: no run has a setting 'nope'
+report runs --where=nope=1 -> --where: no run has a setting 'nope'
+report runs --target=fedvag@last -> Did you mean 'fedavg'?
+report runs --features=none_there -> --features='none_there'
+report runs --out={LONG} -> File name too long
+report empty -> No run was found
+report runs none -> 'none' is not a folder
+report compare none -> 'none' is not a folder
+report compare runs --target=2 -> --target='2'
+sweep --over=seed=1 --out={LONG} -> File name too long
+sweep --over=sed=1 -> --config.sed
+sweep --over=seed=x -> --config.seed='x'
+sweep --over=seed=1 --jobs=0 -> --jobs=0
+sweep --over=seed=1 --share=2 -> --share='2'
+sweep --over=seed=1 --config=none.py -> --config='none.py'
+convert --out={LONG} -> File name too long
+convert --out={LONG[:-50]}.npz --synthetic=3 -> --synthetic='3'
+convert --out=runs -> exists already
+convert --out=a.npz --config.data.limit=3 -> --config.data.limit=3
+convert --out=a --config.data.source=nope -> --config.data.source='nope'
+"""
+EARLY_PROGRAM = """
+import contextlib, io, sys
+from moon_jax import export
+from moon_jax.data import convert
+from moon_jax.predict import command as predict
+from moon_jax.report import __main__ as report
+from moon_jax.runner.signals import Stop
+from moon_jax.sweeps import command as sweep
+mains = {
+  'export': export.main,
+  'predict': predict.main,
+  'report': report.main,
+  'sweep': lambda words: sweep.main(words, Stop()),
+  'convert': convert.main,
+}
+for case in sys.stdin.read().splitlines():
+  program, *words = case.split()
+  err = io.StringIO()
+  with contextlib.redirect_stderr(err):
+    code = mains[program](words)
+  slow = {'jax', 'pandas', 'matplotlib', 'sklearn', 'plotly', 'rich'} & {*sys.modules}
+  print((int(code), sorted(slow), err.getvalue().splitlines()))
+"""
+
+
+def test_a_mistake_of_a_command_line_is_found_before_anything_slow(tmp_path):
+  write_run(tmp_path / 'runs/a', [0.5])
+  (tmp_path / 'empty').mkdir()
+  (tmp_path / 'runs/b.npz').mkdir()
+  cases = [line.split(' -> ') for line in EARLY.strip().splitlines()]
+  process = subprocess.run(
+    [sys.executable, '-c', EARLY_PROGRAM],
+    input='\n'.join(words for words, _ in cases),
+    cwd=tmp_path,
+    env=os.environ | {'PYTHONPATH': os.path.dirname(LAUNCH)},
+    capture_output=True,
+    text=True,
+    timeout=LIMIT_SECONDS,
+  )
+  assert process.returncode == 0, process.stderr
+  faults = []
+  for (words, fragment), answer in zip(cases, process.stdout.splitlines(), strict=True):
+    code, slow, lines = ast.literal_eval(answer)
+    if code != ExitCode.USAGE or slow or fragment not in ''.join(lines[-1:]):
+      faults.append(f'{words}: {answer}')
+  assert not faults, '\n'.join(faults)
 
 
 @pytest.mark.skipif(sys.platform != 'linux', reason='other systems have no prctl')

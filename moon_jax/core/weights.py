@@ -16,10 +16,10 @@ from flax import traverse_util
 
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError
+from moon_jax.core.outputs import WEIGHT_SUFFIXES
 from moon_jax.core.paths import expand
 from moon_jax.core.types import PyTree
 
-SUFFIXES = ('.safetensors', '.npz')
 _METADATA = 'metadata'  # an array of text in an .npz file
 
 
@@ -85,7 +85,7 @@ def _types(leaves: Mapping[str, Any]) -> dict[str, str]:
 def read(path: str | pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
   """The arrays, as `read_weights` has them, and the texts; {} if there are none."""
   path = expand(path)
-  if path.suffix not in SUFFIXES or not os.path.isfile(path):
+  if path.suffix not in WEIGHT_SUFFIXES or not os.path.isfile(path):
     raise UsageError(f'{str(path)!r} must be a file that ends in .safetensors or .npz.')
   read_file = _read_npz if path.suffix == '.npz' else _read_safetensors
   try:
@@ -103,15 +103,15 @@ def write(
   """Replaces a file by arrays and texts about the run, wholly or not at all.
 
   Args:
-    path: its suffix is one of SUFFIXES.
+    path: its suffix is one of WEIGHT_SUFFIXES.
     arrays: as `flat` has them.
     texts: name -> text.
 
   Raises:
-    UsageError: the suffix is not one of SUFFIXES.
+    UsageError: the suffix is not one of WEIGHT_SUFFIXES.
     RunError: it cannot be written.
   """
-  if path.suffix not in SUFFIXES:
+  if path.suffix not in WEIGHT_SUFFIXES:
     raise UsageError(f'{str(path)!r} must end in .safetensors or .npz.')
   if path.suffix == '.npz':
     metadata = np.array(json.dumps(dict(texts)))

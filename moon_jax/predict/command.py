@@ -15,7 +15,6 @@
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 130 Ctrl-C.
 """
 
-import os
 import pathlib
 
 import numpy as np
@@ -26,9 +25,11 @@ from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError, print_or_help
 from moon_jax.core.flags import option
+from moon_jax.core.outputs import require_output
 from moon_jax.core.paths import expand
+from moon_jax.data.errors import one_line
+from moon_jax.runner import layout
 
-_LONGEST_NAME = 240  # bytes of a name that file systems accept, with .partial added
 _ARRAYS = ('images', 'test_x')
 
 
@@ -43,18 +44,20 @@ def predict(values: flags.FlagValues) -> str:
   Raises:
     RunError: it has the message for the user and the exit code.
   """
-  target = _target(values.output, expand(values.input))
-  if values.config is not None:
-    config_lib.load(values.config)
-  # Imported here: a mistyped flag is answered before JAX is loaded.
-  from moon_jax.data import npz
-  from moon_jax.predict import inference
-
+  source = expand(values.input)
+  target = _target(values.output, source)
+  layout.require_run_or_weights(expand(values.workdir))
   input_flag = option('input', values.input)
-  arrays = npz.read(input_flag, values.input, _ARRAYS)
+  with one_line(f'{input_flag} must be an .npz file with {" or ".join(_ARRAYS)}'):
+    arrays = files.arrays(source, _ARRAYS)
   if not arrays:
     raise UsageError(f'{input_flag} must be an .npz file with {" or ".join(_ARRAYS)}.')
   images = next(iter(arrays.values()))
+  if values.config is not None:
+    config_lib.load(values.config)
+  # Imported here: a mistake is answered before JAX is loaded.
+  from moon_jax.predict import inference
+
   trained = inference.load(values.workdir, client=values.client)
   try:
     predictions = trained.predict(images)
@@ -92,6 +95,7 @@ def parse(argv: list[str]) -> flags.FlagValues:
   for name in ('workdir', 'input'):
     if not values[name].value:
       raise UsageError(f'{option(name)} is missing; see --help.')
+  cli.require_client(values.client)
   return values
 
 
@@ -99,13 +103,7 @@ def _target(output: str | None, source: pathlib.Path) -> pathlib.Path:
   """The path of the predictions."""
   if output is None:
     output = str(source.parent / f'{source.stem}_predictions.npz')
-  path = expand(output)
-  output_flag = option('output', output)
-  if path.suffix != '.npz' or len(os.fsencode(path.name)) > _LONGEST_NAME:
-    raise UsageError(f'{output_flag} must be an .npz file with a short name.')
-  if not os.path.isdir(path.parent):
-    raise UsageError(f'{output_flag}: there is no folder {str(path.parent)!r}.')
+  path = require_output('output', output, ('.npz',))
   if path.resolve() == source.resolve():
-    raise UsageError(f'{output_flag} is the {option("input")}.')
-  files.require_writable(path.parent, 'output')
+    raise UsageError(f'{option("output", output)} is the {option("input")}.')
   return path

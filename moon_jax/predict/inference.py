@@ -331,9 +331,7 @@ def _read_saved_config(workdir: pathlib.Path) -> run_directory.Record:
   path = workdir / run_directory.CONFIG
   saved = files.read_json(path)
   if saved is None:
-    raise UsageError(
-      f'{str(workdir)!r} is not a run directory: it has no {run_directory.CONFIG}.'
-    )
+    raise layout.no_run(workdir)
   if missing := {'config', 'data_digest', 'images'} - set(saved):
     raise NoCheckpointError(
       f'{path} is not what this version writes: it lacks {sorted(missing)}.'

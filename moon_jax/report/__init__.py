@@ -4,8 +4,10 @@ Each file imports only files above it.
 
   statistics   means, deviations and paired differences over seeds
   escaping     makes texts of run directories harmless
-  runs         run directories and their records
   naming       names an experiment in a few words
+  request      what a report is asked for
+  directories  finds run directories
+  runs         their records
   groups       chooses runs, and groups them as series and settings
   traces       numbers over the rounds
   results      the numbers of runs and series

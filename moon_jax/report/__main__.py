@@ -19,6 +19,7 @@ def _report(argv: list[str]) -> ExitCode:
       print(command.__doc__.strip())
       return ExitCode.DONE
     request = command.parse(argv)
+    command.check(request)  # before slow imports, and before records are read
     if request.out is None:
       from moon_jax.report import compare
 

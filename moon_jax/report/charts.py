@@ -9,9 +9,8 @@ import pandas as pd
 from moon_jax.core import paths
 from moon_jax.report import groups, naming, statistics, traces
 from moon_jax.report.groups import Series, Setting
-from moon_jax.report.naming import Key, titled
-from moon_jax.report.results import BASELINE
-from moon_jax.report.runs import Value
+from moon_jax.report.naming import Key, Value, titled
+from moon_jax.report.request import BASELINE
 from moon_jax.runner.plots import PALETTE
 
 # Algorithms without the knob of a sweep that are drawn beside it, for comparison.

@@ -29,19 +29,32 @@ LaTeX). The second command prints a table of the runs.
 Exit codes: 0 done, 1 failed, 2 wrong usage or nothing to report, 130 Ctrl-C.
 """
 
-import pathlib
+import os
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import cli
+from moon_jax.core import files
 from moon_jax.core.errors import UsageError
+from moon_jax.core.flags import option
 from moon_jax.core.paths import expand
-from moon_jax.report.groups import Choice
-from moon_jax.report.models import FIRST
-from moon_jax.report.naming import ALGORITHM
-from moon_jax.report.results import ACCURACY_AT, BASELINE, Target
+from moon_jax.report.directories import recorded_names, run_directories
+from moon_jax.report.naming import ALGORITHM, DIGEST
+from moon_jax.report.request import (
+  ALL,
+  BASELINE,
+  FIRST,
+  NONE,
+  TARGET_ROUNDS,
+  Choice,
+  Pivot,
+  Request,
+  Target,
+)
+from moon_jax.runner import layout
 
 # Flag -> what `cli.read_flags` takes it for.
 _COMPARE_FLAGS = {'target': str, 'config': list}
@@ -67,40 +80,6 @@ _DEFAULTS = {
   'columns': None,
   'config': [],
 }
-
-
-class Pivot(NamedTuple):
-  """The knobs of a table by two knobs.
-
-  Attributes:
-    row_knob: the knob of --rows.
-    column_knob: the knob of --columns.
-  """
-
-  row_knob: str
-  column_knob: str
-
-
-class Request(NamedTuple):
-  """A report.
-
-  Attributes:
-    folders: folders that hold runs.
-    out: folder of the report; None for the table in the terminal.
-    choice: how runs are grouped.
-    target: the accuracy to reach.
-    features: 'first', 'all', 'none', or paths of runs.
-    command: the command line that repeats it.
-    pivot: the knobs of a further table; None for none.
-  """
-
-  folders: tuple[pathlib.Path, ...]
-  out: pathlib.Path | None
-  choice: Choice
-  target: Target
-  features: tuple[str, ...]
-  command: str
-  pivot: Pivot | None = None
 
 
 def parse(argv: Sequence[str]) -> Request:
@@ -133,6 +112,56 @@ def parse(argv: Sequence[str]) -> Request:
   for path in flags['config']:
     config_lib.load(path)
   return request
+
+
+def check(request: Request) -> None:
+  """Finds the mistakes that need no records of rounds; it loads no slow library.
+
+  Raises:
+    UsageError: a folder or run is missing, the report cannot be written, or no run can
+      have a name of the command line.
+  """
+  if request.out is not None:
+    files.require_writable(request.out, 'out')
+  for folder in request.folders:
+    if not os.path.isdir(folder):  # Path.is_dir raises if the name is too long
+      raise UsageError(f'{str(folder)!r} is not a folder.')
+  if not any(any(run_directories(folder)) for folder in request.folders):
+    folders = ', '.join(map(str, request.folders))
+    raise UsageError(f'No run was found below {folders}.')
+  _require_known_names(request)
+  if request.features not in ((FIRST,), (ALL,), (NONE,)):
+    for word in request.features:
+      if not os.path.isfile(expand(word) / layout.CONFIG):
+        words = option('features', word)
+        raise UsageError(f'{words} is not among the finished runs.')
+
+
+def _require_known_names(request: Request) -> None:
+  """Checks names that are not in the catalog: a run may have registered them."""
+  names_by_option = {
+    'where': tuple(request.choice.where),
+    'group': request.choice.group or (),
+    'over': request.choice.over,
+  }
+  if request.pivot is not None:
+    names_by_option |= {
+      'rows': (request.pivot.row_knob,),
+      'columns': (request.pivot.column_knob,),
+    }
+  knobs = {*catalog.every_knob(), DIGEST}
+  algorithms = set(catalog.names('algorithm'))
+  named_knobs = {name for names in names_by_option.values() for name in names}
+  if named_knobs <= knobs and request.target.algorithm in algorithms:
+    return
+  recorded = recorded_names(request.folders)
+  for option_name, names in names_by_option.items():
+    for name in names:
+      if name not in knobs | recorded.knobs:
+        hint = catalog.did_you_mean(name, knobs | recorded.knobs)
+        raise UsageError(f'{option(option_name)}: no run has a setting {name!r}.{hint}')
+  if request.target.algorithm not in algorithms | recorded.algorithms:
+    catalog.part(ALGORITHM, request.target.algorithm)  # raises
 
 
 def _read_flags(
@@ -170,7 +199,7 @@ def _pivot(row_knob: str | None, column_knob: str | None) -> Pivot | None:
 
 def _target(word: str) -> Target:
   algorithm, separator, round_name = word.partition('@')
-  if separator and round_name in ACCURACY_AT:
+  if separator and round_name in TARGET_ROUNDS:
     return Target(accuracy=None, algorithm=algorithm, round=round_name)
   try:
     accuracy = float(word)

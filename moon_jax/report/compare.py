@@ -9,9 +9,7 @@ from rich import table as rich_table
 from rich.console import Console
 
 from moon_jax.report import groups, results, tables
-from moon_jax.report.command import Request
-from moon_jax.report.groups import Choice
-from moon_jax.report.results import Target
+from moon_jax.report.request import Choice, Request, Target
 from moon_jax.report.runs import Run, find
 from moon_jax.report.tables import Table
 

@@ -6,7 +6,6 @@ A *setting* is what several series have in common: a plot, a block of a table.
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -14,25 +13,12 @@ from moon_jax import catalog
 from moon_jax.core.errors import UsageError
 from moon_jax.core.flags import option
 from moon_jax.report import naming
-from moon_jax.report.naming import ALGORITHM, DIGEST, PLAIN, Key
-from moon_jax.report.runs import Ending, Note, Run, Value
+from moon_jax.report.naming import ALGORITHM, DIGEST, PLAIN, Key, Value
+from moon_jax.report.request import Choice
+from moon_jax.report.runs import Ending, Note, Run
 
 # Groups of knobs that change how clients and server work together, like an algorithm.
 _GROUPS_LIKE_ALGORITHMS = {'topology', 'server_optimizer'}
-
-
-class Choice(NamedTuple):
-  """How runs are grouped.
-
-  Attributes:
-    group: knobs that distinguish series; None: the algorithm and its own knobs.
-    over: knobs whose values are the samples.
-    where: knob -> the words for the values that are chosen.
-  """
-
-  group: tuple[str, ...] | None
-  over: tuple[str, ...]
-  where: Mapping[str, Sequence[str]]
 
 
 def select(runs: Sequence[Run], choice: Choice) -> list[Run]:

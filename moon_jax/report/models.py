@@ -9,9 +9,8 @@ from moon_jax.core.paths import expand
 from moon_jax.report import naming
 from moon_jax.report.features import Features, features_of
 from moon_jax.report.groups import Series, Setting
+from moon_jax.report.request import ALL, FIRST, NONE
 from moon_jax.report.runs import Note, Run
-
-FIRST, ALL, NONE = 'first', 'all', 'none'
 
 
 class Model(NamedTuple):

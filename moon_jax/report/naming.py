@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Mapping
 
 from moon_jax import catalog
-from moon_jax.report.runs import Value
 
+Value = bool | int | float | str  # of a knob
 ALGORITHM = 'algorithm'
 DIGEST = 'data_digest'
 # A server that takes the plain mean.

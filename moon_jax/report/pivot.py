@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from moon_jax.core.errors import UsageError
 from moon_jax.report import groups, naming, statistics
-from moon_jax.report.groups import Choice
+from moon_jax.report.naming import Value
+from moon_jax.report.request import Choice
 from moon_jax.report.results import cells_of
-from moon_jax.report.runs import Run, Value
+from moon_jax.report.runs import Run
 from moon_jax.report.tables import Better, Column, Table, percent_estimate
 from moon_jax.report.traces import last_accuracy
 

@@ -8,6 +8,7 @@ import pandas as pd
 from moon_jax import catalog
 from moon_jax.report import groups, naming, statistics
 from moon_jax.report.groups import Series, Setting
+from moon_jax.report.request import BASELINE, Target
 from moon_jax.report.runs import Algorithm, Ending, Run
 from moon_jax.report.statistics import ROUNDING, Estimate
 from moon_jax.report.traces import (
@@ -18,7 +19,6 @@ from moon_jax.report.traces import (
   last_accuracy,
 )
 
-BASELINE = 'fedavg'
 # The device trains, tests, or waits for the host, which saves and packs in that time.
 _SECONDS = ('train_seconds', 'evaluate_seconds', 'idle_seconds')
 _BYTES = ('bytes_down', 'bytes_up')
@@ -40,27 +40,6 @@ ACCURACY_AT = {'last': last_accuracy, 'best': best_accuracy}
 
 
 # --- the target -----------------------------------------------------------------------
-
-
-class Target(NamedTuple):
-  """An accuracy to reach.
-
-  Attributes:
-    accuracy: in [0, 1]; None if it follows from the runs of an algorithm.
-    algorithm: algorithm whose mean over its runs in the same setting is the target.
-    round: 'last' or 'best', the round whose accuracy counts.
-  """
-
-  accuracy: float | None
-  algorithm: str = BASELINE
-  round: str = 'last'
-
-  def describe(self) -> str:
-    """'FedAvg's mean last accuracy'."""
-    if self.accuracy is not None:
-      return f'accuracy {self.accuracy:g}'
-    name = naming.describe(((naming.ALGORITHM, self.algorithm),))
-    return f"{name}'s mean {self.round} accuracy"
 
 
 def with_known_algorithm(target: Target, runs: Iterable[Run]) -> Target:

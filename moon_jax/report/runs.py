@@ -4,7 +4,7 @@ import dataclasses
 import enum
 import os
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,9 @@ from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.core import files
 from moon_jax.core.errors import RunError, UsageError
+from moon_jax.report.directories import run_directories
 from moon_jax.report.escaping import escaped
+from moon_jax.report.naming import Value
 from moon_jax.runner import layout
 
 # The value in runs that are older than the knob; its default today is 'auto'.
@@ -22,7 +24,6 @@ _BEFORE_THE_KNOB = {'server_optimizer.learning_rate': 1.0}
 
 Record = dict[str, Any]
 Arrays = dict[str, np.ndarray]
-Value = bool | int | float | str
 Note = Callable[[str], None]
 
 
@@ -128,10 +129,10 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
   for root in roots:
     if not os.path.isdir(root):  # Path.is_dir raises if the name is too long
       raise UsageError(f'{str(root)!r} is not a folder.')
-    run_directories = list(_run_directories(root, note))
-    if not run_directories:
+    paths = list(run_directories(root, lambda error: note(f'skipped: {error}')))
+    if not paths:
       note(f'no run was found below {root}')
-    for path in run_directories:
+    for path in paths:
       try:
         runs.setdefault(path.resolve(), _read(path))
       except (OSError, ValueError, RunError) as error:
@@ -139,15 +140,6 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
   if not runs:
     raise UsageError(f'No run was found below {", ".join(map(str, roots))}.')
   return list(runs.values())
-
-
-def _run_directories(root: pathlib.Path, note: Note) -> Iterator[pathlib.Path]:
-  walk = os.walk(root, onerror=lambda error: note(f'skipped: {error}'))
-  for folder, subfolders, file_names in walk:
-    subfolders.sort()
-    if layout.CONFIG in file_names:
-      subfolders.clear()  # no run is looked for inside a run
-      yield pathlib.Path(folder)
 
 
 def _read(path: pathlib.Path) -> Run:

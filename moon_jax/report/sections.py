@@ -11,7 +11,8 @@ from moon_jax.report.charts import Chart, Matrix, Scatter, Spread, Sweep
 from moon_jax.report.groups import Setting
 from moon_jax.report.models import Model
 from moon_jax.report.naming import Key, titled
-from moon_jax.report.results import Result, Row, Target, cells_of, run_row
+from moon_jax.report.request import Target
+from moon_jax.report.results import Result, Row, cells_of, run_row
 from moon_jax.report.runs import Run, class_names
 from moon_jax.report.tables import Table
 from moon_jax.runner import plots

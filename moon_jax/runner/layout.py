@@ -1,10 +1,31 @@
 """The files of a run directory, for those who write and those who read them.
 
-It imports nothing, so that a report reads runs without JAX.
+It imports nothing slow, so that a report reads runs without JAX, and a path that is no
+run is found at once.
 """
+
+import os
+import pathlib
+
+from moon_jax.core.errors import UsageError
 
 CONFIG, SUMMARY = 'config.json', 'summary.json'
 METRICS, TIMINGS = 'metrics.jsonl', 'timings.jsonl'
 PARTITION = 'partition.npz'
 # The arrays of PARTITION that others read; see `core.files.arrays`.
 PARTITION_KINDS = {'class_counts': 'iu NY'}
+
+
+def no_run(path: pathlib.Path) -> UsageError:
+  """The error that a path is not that of a run directory."""
+  return UsageError(f'{str(path)!r} is not a run directory: it has no {CONFIG}.')
+
+
+def require_run_or_weights(path: pathlib.Path) -> None:
+  """Refuses a path at which `moon_jax.load` finds nothing, without reading it.
+
+  Raises:
+    UsageError: it is no file, and no folder with a config.json.
+  """
+  if not os.path.isfile(path) and not os.path.lexists(path / CONFIG):
+    raise no_run(path)

@@ -32,7 +32,9 @@ Exit codes: 0 done, 1 a run failed or diverged, 2 wrong usage, 75 SIGTERM or SIG
 130 Ctrl-C; after 75 and 130 the same command continues the sweep.
 """
 
+import os
 import pathlib
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -46,7 +48,6 @@ from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.core.flags import flag, option
 from moon_jax.core.paths import expand
-from moon_jax.platform import devices
 from moon_jax.runner.signals import Stop
 from moon_jax.sweeps.runs import SweepRun, sweep_runs
 
@@ -101,6 +102,8 @@ def parse(argv: Sequence[str]) -> SweepRequest:
       raise UsageError(f'{word} needs a value: {word}=VALUE.')
   if values.jobs is not None and values.jobs < 1:
     raise UsageError(f'{option("jobs", values.jobs)} must be at least 1.')
+  if values.share is not None and not re.fullmatch(r'\d+/[1-9]\d*', values.share):
+    raise UsageError(f'{option("share", values.share)} must be i/n, such as 0/2.')
   if values.jobs is not None and values.slurm is not None:
     raise UsageError('--jobs and --slurm exclude each other: a task has one run.')
   choice = values.config or cli.DEFAULT_CONFIG
@@ -113,6 +116,9 @@ def parse(argv: Sequence[str]) -> SweepRequest:
 def _run(argv: Sequence[str], stop: Stop) -> int:
   request = parse(argv)
   # Imported here: a mistyped flag is answered before JAX is loaded.
+  if not (request.flags['dry-run'].value and os.path.isdir(request.out)):
+    files.require_writable(request.out, 'out')
+  from moon_jax.platform import devices
   from moon_jax.report import __main__ as report
   from moon_jax.sweeps import estimate, running, slurm
 
@@ -120,7 +126,6 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
   if request.flags['dry-run'].value:
     print('\n'.join(estimate.table(request.runs, request.out)))
     return ExitCode.DONE
-  files.require_writable(request.out, 'out')
   unfinished = running.unfinished_runs(request.runs)
   if request.flags.slurm is not None:
     if unfinished:

@@ -15,6 +15,7 @@ from moon_jax.data.errors import DataError
 from moon_jax.predict import command as predict
 from moon_jax.report import groups, sections
 from moon_jax.report import runs as report_runs
+from moon_jax.report.request import Choice
 from tests.data import federations, layouts
 from tests.data.federations import as_rows, flags, load, save_arrays
 from tests.data.layouts import NAMES, knobs_of, save
@@ -388,7 +389,7 @@ def test_one_set_from_two_sources_is_one_run_and_records_its_classes(tmp_path):
     (report_run,) = report_runs.find([run.workdir], print)
     assert report_runs.class_names(report_run.provenance, 4) == NAMES
     assert report_runs.class_names(report_run.provenance, 5) == ()
-    (setting,) = groups.settings([report_run], groups.Choice(None, ('seed',), {}))
+    (setting,) = groups.settings([report_run], Choice(None, ('seed',), {}))
     (matrix,) = sections.partition(setting)
     assert matrix.rows == NAMES
   np.savez(tmp_path / 'new.npz', images=np.zeros((1, 8, 8, 3), np.uint8))

@@ -4,7 +4,7 @@ import csv
 import io
 
 from moon_jax.report import build, command, groups, runs
-from moon_jax.report.groups import Choice
+from moon_jax.report.request import Choice
 from tests.run_directories import edit_json, write_run
 
 # Accuracies after each round, of the seeds 0, 1 and 2.

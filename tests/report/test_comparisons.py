@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from moon_jax.report import charts, results
+from moon_jax.report.request import Target
 from tests.report.reports import (
   MOON,
   Collected,
@@ -87,7 +88,7 @@ COMPARED = {
 def test_what_a_series_is_compared_with(tmp_path, case):
   runs_by_name, group, algorithm, expected = COMPARED[case]
   (setting,) = settings_of(write_runs(tmp_path, runs_by_name), group)
-  target = results.Target(accuracy=None, algorithm=algorithm)
+  target = Target(accuracy=None, algorithm=algorithm)
   compared = {}
   for result in results.results(setting, target):
     difference = None
