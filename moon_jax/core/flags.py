@@ -29,5 +29,12 @@ def option(name: str, value: Any = _UNSET) -> str:
   if isinstance(value, bool):
     value = str(value).lower()
   elif isinstance(value, str):
-    value = repr(value)
+    value = _quoted(value)
   return f'--{name}={value}'
+
+
+def _quoted(text):
+  """The text as a shell takes it; characters that command a terminal are escaped."""
+  if not text.isprintable():
+    return repr(text)
+  return "'" + text.replace("'", "'\\''") + "'"

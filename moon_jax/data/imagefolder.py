@@ -10,6 +10,7 @@
 import itertools
 import pathlib
 import re
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -21,19 +22,14 @@ from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.paths import expand
 from moon_jax.core.shares import share_of
 from moon_jax.core.types import Dataset
-from moon_jax.data import decoded
+from moon_jax.data import decoded, picture_folders, split_names
 from moon_jax.data.dataset import checked_dataset
 from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import users
+from moon_jax.data.picture_folders import ANNOTATIONS, ENDINGS, SplitFolders
 from moon_jax.data.pictures import common_mode, decode_picture
 
-# File endings that torchvision's ImageFolder takes for images; .jfif is JPEG too.
-ENDINGS = ('.jpg', '.jpeg', '.png', '.ppm', '.bmp', '.pgm', '.tif', '.tiff', '.webp')
-ENDINGS += ('.jfif',)
-_TRAIN = ('train', 'training')
-_TESTS = ('test', 'testing', 'val', 'validation', 'valid')
-_NO_CLASSES = {*_TRAIN, *_TESTS, 'images', 'masks', 'labels', 'annotations'}
-_ANNOTATIONS = 'val/val_annotations.txt'
+_NO_CLASSES = {'masks', 'labels', 'annotations'}  # beside the words of splits
 _DRAW = 8  # of Purpose.SUBSET: smaller numbers are for limits and made-up users
 
 
@@ -83,12 +79,13 @@ def load_imagefolder(
 ) -> Dataset:
   """Loads images whose folders are their classes.
 
-  The classes are numbered in the order of their names. The folder is divided into
-  train/ and test/ (or val/, which is kept for validation if both exist), each with
-  CLASS/*, or with CLASS/images/* and val/val_annotations.txt as in Tiny-ImageNet; or by
-  the lists DOMAIN_train.txt and DOMAIN_test.txt, as in DomainNet; or it is one tree. In
-  DOMAIN/CLASS/* the domains, such as hospitals or sites, are the users. The decoded
-  images are kept in the cache folder of whoever runs the program.
+  The classes are numbered in the order of their names. The folder, or one below it, is
+  divided into train/ and test/ (or val/, which is kept for validation if both exist) or
+  names with these words, each with CLASS/*, or with CLASS/images/* and
+  val/val_annotations.txt as in Tiny-ImageNet; or by the lists DOMAIN_train.txt and
+  DOMAIN_test.txt, as in DomainNet; or it is one tree. In DOMAIN/CLASS/* the domains,
+  such as hospitals or sites, are the users. A line says which folders are not used. The
+  decoded images are kept in the cache folder of whoever runs the program.
 
   Args:
     path: the folder.
@@ -104,13 +101,20 @@ def load_imagefolder(
   root = expand(path).absolute()
   folder = _Folder(flag('data.path', path), root, test_fraction, test_seed, image_size)
   draw = test_fraction, test_seed
-  return decoded.kept('imagefolder', root, lambda: _decode(folder), draw, image_size)
+  with one_line(f'{folder.data_flag} must be a folder of images by class'):
+    layout = _layout(folder)
+  dataset = decoded.kept(
+    'imagefolder', root, lambda: _decode(folder, layout), draw, image_size
+  )
+  if layout.notice:
+    print(f'{folder.data_flag}: {layout.notice}', file=sys.stderr)
+  return dataset
 
 
-def _decode(folder):
+def _decode(folder, layout):
   data_flag, root = folder.data_flag, folder.root
   with one_line(f'{data_flag} must be a folder of images by class'):
-    splits = _divided(folder)
+    splits = _divided(folder, layout)
   class_names = list(dict.fromkeys(picture.label for picture in splits.train))
   numbers = {name: number for number, name in enumerate(class_names)}
   for split in (splits.test, splits.validation):
@@ -166,16 +170,54 @@ def _pixels(folder, path, mode, shape=None):
 # --- which images there are -----------------------------------------------------------
 
 
-def _divided(folder: _Folder) -> _Splits:
+class _Lists(NamedTuple):
+  """DomainNet's lists of the pictures of each split.
+
+  Attributes:
+    train: files that list training pictures.
+    test: files that list test pictures.
+    notice: a sentence about folders without a list; '' if there are none.
+  """
+
+  train: list[pathlib.Path]
+  test: list[pathlib.Path]
+  notice: str
+
+
+def _layout(folder: _Folder) -> SplitFolders | _Lists:
+  train_lists = sorted(folder.root.glob('*_train.txt'))
+  test_lists = sorted(folder.root.glob('*_test.txt'))
+  if not (train_lists and test_lists):
+    return picture_folders.find(folder.data_flag, folder.root)
+  listed_domains = {path.stem.rpartition('_')[0] for path in train_lists + test_lists}
+  domains = {path.name for path in picture_folders.folders(folder.root)}
+  unlisted = sorted(domains - listed_domains)
+  notice = f'not used, because no list names them: {listed(unlisted)}.'
+  return _Lists(train_lists, test_lists, notice if unlisted else '')
+
+
+def _divided(folder: _Folder, layout: SplitFolders | _Lists) -> _Splits:
   data_flag, root = folder.data_flag, folder.root
-  splits = _stored_splits(data_flag, root)
+  if isinstance(layout, _Lists):
+    splits = _listed_pictures(root, layout)
+  else:
+    splits = _Splits(
+      train=_tree(data_flag, layout.train),
+      test=_labelled_pictures(data_flag, layout.test),
+      validation=_labelled_pictures(data_flag, layout.validation),
+    )
   if not splits.train:
     raise DataError(f'{data_flag} has no images in folders by class: {_content(root)}.')
-  labels = dict.fromkeys(picture.label for picture in splits.train)
-  if _NO_CLASSES.issuperset(_plain(label).rstrip('0123456789') for label in labels):
+  labels = list(dict.fromkeys(picture.label for picture in splits.train))
+  if all(map(_is_no_class, labels)):
     raise DataError(
       f'{data_flag}: the folders {listed(labels)} would be the classes; images must '
       'lie in folders by class.'
+    )
+  if len(labels) == 1:
+    raise DataError(
+      f'{data_flag} has training images of one class only, {labels[0]!r}; at least 2 '
+      'are needed, each in a folder of its own.'
     )
   if splits.test and folder.test_fraction:
     raise DataError(
@@ -191,64 +233,18 @@ def _divided(folder: _Folder) -> _Splits:
   return _drawn(splits.train, folder.test_fraction, folder.test_seed)
 
 
-def _stored_splits(data_flag, root) -> _Splits:
-  """The splits that the folder has: with `test` empty, it is one tree."""
-  named_folders = _folders_by_plain_name(data_flag, root)
-  train = next((named_folders[name] for name in _TRAIN if name in named_folders), None)
-  train_lists = sorted(root.glob('*_train.txt'))
-  test_lists = sorted(root.glob('*_test.txt'))
-  if train_lists and test_lists:
-    return _listed_pictures(root, train_lists, test_lists)
-  # A class may also be called train.
-  if not train or _images(train):
-    return _Splits(_tree(data_flag, root), [], [])
-  test, validation, *_ = *_tests(data_flag, root, named_folders), [], []
-  return _Splits(_tree(data_flag, train), test, validation)
-
-
-def _folders_by_plain_name(data_flag, root):
-  """Name -> folder. 'training' beside 'train' is refused, not taken for a domain."""
-  named_folders = {}
-  for folder in _folders(root):
-    name = _plain(folder.name)
-    other = named_folders.setdefault(name, folder)
-    if other != folder and name in (*_TRAIN, *_TESTS):
-      raise DataError(
-        f'{data_flag} has both {other.name!r} and {folder.name!r}; keep one.'
-      )
-  return named_folders
-
-
-def _plain(name):
-  """'train' of 'train_images' and 'Train Set'."""
-  return re.sub('[ _-]?(set|data|images)$', '', name.lower()) or name.lower()
-
-
 def _content(root):
   return f'it holds {listed(sorted(path.name for path in root.iterdir()))}'
 
 
-def _folders(folder: pathlib.Path) -> list[pathlib.Path]:
-  """The folders inside, without .git, __MACOSX and the like."""
-  return [
-    path
-    for path in sorted(folder.iterdir())
-    if path.is_dir() and not path.name.startswith(('.', '__'))
-  ]
-
-
-def _images(folder: pathlib.Path) -> list[pathlib.Path]:
-  return [
-    path
-    for path in sorted(folder.iterdir())
-    if path.suffix.lower() in ENDINGS and not path.name.startswith('.')
-  ]
+def _is_no_class(label):
+  return label.lower() in _NO_CLASSES or split_names.says_nothing_else(label)
 
 
 def _tree(data_flag, folder) -> list[Picture]:
   """CLASS/*, CLASS/images/* or DOMAIN/CLASS/*; pictures of a class stand together."""
   pictures, empty_folders = [], []
-  for outer in _folders(folder):
+  for outer in picture_folders.folders(folder):
     pictures_inside = _pictures_in(data_flag, outer)
     pictures += pictures_inside
     if not pictures_inside:
@@ -267,12 +263,15 @@ def _tree(data_flag, folder) -> list[Picture]:
 
 def _pictures_in(data_flag, outer) -> list[Picture]:
   """The pictures of a folder: it is a class, or a hospital or other domain."""
-  images, inner_folders = _images(outer), _folders(outer)
-  if not images and [inner.name for inner in inner_folders] == ['images']:
-    images, inner_folders = _images(inner_folders[0]), []
+  images_folder = picture_folders.inner_images(outer)
+  if images_folder:
+    images, inner_folders = picture_folders.images(images_folder), []
+  else:
+    images = picture_folders.images(outer)
+    inner_folders = picture_folders.folders(outer)
   pictures = [Picture(path, outer.name) for path in images]
   for inner in inner_folders:
-    inner_images = _images(inner)
+    inner_images = picture_folders.images(inner)
     if images and inner_images:
       raise DataError(
         f'{data_flag}: {outer.name!r} holds images, and so does its folder '
@@ -282,38 +281,29 @@ def _pictures_in(data_flag, outer) -> list[Picture]:
   return pictures
 
 
-def _tests(data_flag, root, named_folders) -> Iterator[list[Picture]]:
-  """The labelled pictures of each folder beside train/; test/ comes first."""
-  is_annotated = (root / _ANNOTATIONS).exists() and (root / 'val/images').is_dir()
-  for name in _TESTS:
-    folder = named_folders.get(name)
-    if not folder:
-      continue
-    if is_annotated and folder == root / 'val':
-      pictures = _annotated_pictures(root)
-      yield sorted(pictures, key=lambda picture: (picture.label, picture.path))
-      continue
-    # The folder test/images/ without labels is no class 'images'.
-    inner_names = [inner.name for inner in _folders(folder)]
-    if inner_names and inner_names != ['images']:
-      pictures = _tree(data_flag, folder)
-      if pictures:
-        yield pictures
+def _labelled_pictures(data_flag, split_folder) -> list[Picture]:
+  """The pictures of a split other than training; [] if there is no such split."""
+  if split_folder is None:
+    return []
+  if picture_folders.is_annotated(split_folder):
+    pictures = _annotated_pictures(split_folder)
+    return sorted(pictures, key=lambda picture: (picture.label, picture.path))
+  return _tree(data_flag, split_folder)
 
 
-def _annotated_pictures(root) -> Iterator[Picture]:
+def _annotated_pictures(split_folder) -> Iterator[Picture]:
   """Tiny-ImageNet's list: each line has a file, its class and its box, by tabs."""
-  for line in files.text(root / _ANNOTATIONS).splitlines():
+  for line in files.text(split_folder / ANNOTATIONS).splitlines():
     name, label = line.split('\t')[:2]
-    yield Picture(files.named(root / 'val/images', name), label)
+    yield Picture(files.named(split_folder / 'images', name), label)
 
 
-def _listed_pictures(root, train_lists, test_lists) -> _Splits:
+def _listed_pictures(root, lists: _Lists) -> _Splits:
   """DomainNet's lists: each line has DOMAIN/CLASS/file and the number of the class."""
   numbers = {}
 
-  def pictures_of(lists):
-    for path in lists:
+  def pictures_of(paths):
+    for path in paths:
       for line in files.text(path).splitlines():
         name, number = line.rsplit(maxsplit=1)
         domain, label = re.fullmatch('([^/]+)/([^/]+)/[^/]+', name).groups()
@@ -321,7 +311,7 @@ def _listed_pictures(root, train_lists, test_lists) -> _Splits:
           raise ValueError(f'{path.name} has two numbers of the class {label!r}')
         yield Picture(files.named(root, name), label, domain)
 
-  train, test = list(pictures_of(train_lists)), list(pictures_of(test_lists))
+  train, test = list(pictures_of(lists.train)), list(pictures_of(lists.test))
 
   # A class keeps its number of the lists if these leave out no number.
   def by_number(picture):

@@ -10,8 +10,8 @@ from moon_jax.core import paths
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.data.errors import DataError
-from moon_jax.data.imagefolder import ENDINGS
 from moon_jax.data.pickles import UntrustedPickleError
+from moon_jax.data.picture_folders import ENDINGS
 
 _MOST_NAMES = 10_000  # that are looked at
 # Ending of a file -> its source; or, for a folder, a name in it (a regular expression
@@ -27,7 +27,7 @@ _FOLDERS = {
   r'train/\d+\.npz': 'pfllib',
   r'train/.+\.json': 'leaf',
   r'[^/]+\.npz': 'folder',
-  rf'([^/]+/){{1,3}}{_PICTURE}': 'imagefolder',
+  rf'([^/]+/){{1,6}}{_PICTURE}': 'imagefolder',
 }
 
 
