@@ -30,7 +30,7 @@ _FEATURES = (('data', 'features'),)
 _IDS = (('data', 'ids'),)
 _NAMED = (('data', 'named'),)
 _PICKLED = (('data', 'pickled'),)
-_IMAGE_FOLDER = (('data', 'imagefolder'),)
+_PICTURES = (('data', 'pictures'),)
 _DEALT = (*_SEVERAL, ('partition', 'dealt'))
 _BETA = (*_SEVERAL, ('partition', 'beta'))
 _DIRICHLET = (*_SEVERAL, ('partition', 'dirichlet'))
@@ -169,14 +169,14 @@ KNOBS = {
     0.0,
     'fraction of each class drawn for the test; 0 draws none',
     _BELOW_ONE,
-    needs=_IMAGE_FOLDER,
+    needs=_PICTURES,
   ),
   'data.test_seed': knob(
     int,
     0,
     'seed of the draw of test images',
     SEED,
-    needs=_IMAGE_FOLDER,
+    needs=_PICTURES,
     used_if=('data.test_fraction', above(0)),
   ),
   'data.image_size': knob(
@@ -184,7 +184,7 @@ KNOBS = {
     0,
     'side of resized images in pixels; 0 resizes nothing',
     _NOT_NEGATIVE,
-    needs=_IMAGE_FOLDER,
+    needs=_PICTURES,
   ),
   'data.limit': knob(
     int, 0, 'upper limit of examples per split; 0 takes all', _NOT_NEGATIVE

@@ -195,6 +195,8 @@ def pair_fault(train: Split, other: Split, num_classes: int | None) -> str:
       f'{train.images_name} is {train.images.shape}, {other.images_name} '
       f'{other.images.shape}; make images alike'
     )
+  if (train.labels == train.labels[0]).all():
+    return f'{train.labels_name} holds one class only; at least 2 are needed'
   if num_classes:
     largest, labels_name = max(
       (train.labels.max(), train.labels_name), (other.labels.max(), other.labels_name)
@@ -208,8 +210,6 @@ def pair_fault(train: Split, other: Split, num_classes: int | None) -> str:
     return (
       f'{train.labels_name} holds no {gaps[0]}; number the classes from 0 without gaps'
     )
-  if len(classes) < 2:
-    return f'{train.labels_name} holds one class only; at least 2 are needed'
   if other.labels.max() > classes[-1]:
     return (
       f'{other.labels_name} holds {other.labels.max()}, a class that '

@@ -18,11 +18,9 @@ import numpy as np
 
 from moon_jax.core import files
 from moon_jax.core.flags import flag
-from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.paths import expand
-from moon_jax.core.shares import share_of
 from moon_jax.core.types import Dataset
-from moon_jax.data import decoded, picture_folders, split_names
+from moon_jax.data import decoded, drawn_test, picture_folders, split_names
 from moon_jax.data.dataset import checked_dataset
 from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import users
@@ -30,7 +28,6 @@ from moon_jax.data.picture_folders import ANNOTATIONS, ENDINGS, SplitFolders
 from moon_jax.data.pictures import common_mode, decode_picture
 
 _NO_CLASSES = {'masks', 'labels', 'annotations'}  # beside the words of splits
-_DRAW = 8  # of Purpose.SUBSET: smaller numbers are for limits and made-up users
 
 
 class Picture(NamedTuple):
@@ -322,14 +319,8 @@ def _listed_pictures(root, lists: _Lists) -> _Splits:
 
 def _drawn(pictures, fraction, seed) -> _Splits:
   """The training and the test pictures of one tree."""
-  rng = host_rng(seed, Purpose.SUBSET, _DRAW)
-  rows_by_kind = {}
-  for row, picture in enumerate(pictures):
-    rows_by_kind.setdefault((picture.label, picture.domain), []).append(row)
-  is_test = np.zeros(len(pictures), bool)
-  for rows in rows_by_kind.values():
-    num_test = min(max(share_of(len(rows), fraction), 1), len(rows) - 1)
-    is_test[rng.permutation(rows)[:num_test]] = True
+  kinds = [(picture.label, picture.domain) for picture in pictures]
+  is_test = drawn_test.is_test(kinds, fraction, seed)
   return _Splits(
     train=[pictures[row] for row in np.flatnonzero(~is_test)],
     test=[pictures[row] for row in np.flatnonzero(is_test)],

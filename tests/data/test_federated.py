@@ -188,6 +188,6 @@ def test_ids_of_another_length_or_type(ids, message):
 
 
 def test_a_package_that_is_not_installed():
-  line = 'source=hdf5 needs the package no_h5py.part: pip install no_h5py$'
+  line = "source='hdf5' needs the package no_h5py.part: pip install no_h5py$"
   with pytest.raises(DataError, match=line):
     assembled.package('hdf5', 'no_h5py.part')

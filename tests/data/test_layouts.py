@@ -459,7 +459,7 @@ def test_users_have_examples_for_validation_beside_them(tmp_path, capsys):
   rows = as_rows(data.validation_images, data.validation_labels)
   assert sorted(rows) == sorted(as_rows(images, labels))
   assert convert.main([*flags(knobs), f'--out={out}']) == ExitCode.DONE
-  assert f'are left out of records; --out={out}.npz' in capsys.readouterr().err
+  assert f"are left out of records; --out='{out}.npz'" in capsys.readouterr().err
   assert convert.main([*flags(knobs), f'--out={out}.npz']) == ExitCode.DONE
   assert sources.digest(load(knobs_of('npz', f'{out}.npz'))) == sources.digest(data)
   words = [*flags(knobs_of('npz', f'{out}.npz')), f'--out={out}-2']

@@ -275,7 +275,7 @@ FOREIGN = [
   row(layouts.parquet, remove('data'), 'train', 'test'),
   row(layouts.parquet, break_nothing, 'img', 'data.label', label='it'),
   row(layouts.parquet, remove('data/test-00001*'), 'test', '[0]', '2'),
-  row(layouts.parquet, remove('data/test*'), 'train_test_split'),
+  row(layouts.parquet, remove('data/test*'), 'data.test_fraction=0.2'),
   row(layouts.leaf, write(LEAF_FILE, b'[1'), LEAF_FILE),
   row(layouts.leaf, write(LEAF_FILE, json.dumps(LEAF_TEXT).encode()), "'a'", 'text'),
   row(layouts.leaf, remove('test'), 'test/*.json'),

@@ -104,8 +104,13 @@ def feature_names(
   names = list(names)
   return (
     _feature_name(owner, 'image', (image,) if image else IMAGE_NAMES, names),
-    _feature_name(owner, 'label', (label,) if label else LABEL_NAMES, names),
+    label_name(owner, label, names),
   )
+
+
+def label_name(owner: str, label: str, names: Iterable[str]) -> str:
+  """The name of the labels alone; see `feature_names`."""
+  return _feature_name(owner, 'label', (label,) if label else LABEL_NAMES, list(names))
 
 
 def _feature_name(owner, kind, accepted, names):

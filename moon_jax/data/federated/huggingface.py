@@ -1,10 +1,12 @@
 """Hugging Face's data sets: a folder of `save_to_disk`, or one with parquet files."""
 
+import contextlib
 import json
 import logging
 import pathlib
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,19 +15,31 @@ from moon_jax.core import files, paths
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
+from moon_jax.data import drawn_test, split_names
 from moon_jax.data.dataset import checked_dataset
 from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import assembled
 from moon_jax.data.pictures import common_mode, decode_picture
+from moon_jax.data.split_names import TEST, TRAIN, VALIDATION
 
-_TRAIN = 'train'
-_TESTS = ('test', 'validation', 'valid', 'val')
-_DESCRIPTION = 'dataset_dict.json'  # of save_to_disk
+_SPLIT_STATE = 'state.json'  # in the folder of each split, by save_to_disk
 _REQUIREMENT = 'by save_to_disk, or one of parquet files, with splits train and test'
-_UNDIVIDED = (
-  'it has no split for tests; in Python, datasets.load_from_disk or load_dataset opens '
-  "it, and ['train'].train_test_split(0.2).save_to_disk(DIR) divides it"
-)
+
+
+class _Splits(NamedTuple):
+  """The splits that are read, not yet read.
+
+  Attributes:
+    train: the training rows.
+    test: the test rows; None if no split has them.
+    validation: the rows for validation; None if there are none.
+    notice: a sentence about the splits that are not used; '' if all are.
+  """
+
+  train: Any
+  test: Any
+  validation: Any
+  notice: str
 
 
 class _Columns(NamedTuple):
@@ -37,6 +51,8 @@ class _Columns(NamedTuple):
     num_classes: Y; None if the labels do not say it.
     class_names: [Y]; [] if the labels have no names.
     mode: the mode to which pictures are converted.
+    side: pixels of each side after resizing; 0: not resized.
+    shape: (H, W, C) of the first training picture; None: unknown.
   """
 
   image: str
@@ -44,6 +60,8 @@ class _Columns(NamedTuple):
   num_classes: int | None
   class_names: list[str]
   mode: str
+  side: int
+  shape: tuple[int, int, int] | None
 
 
 class _UserRows(NamedTuple):
@@ -61,32 +79,50 @@ class _UserRows(NamedTuple):
 
 
 def load_huggingface(
-  path: str, client: str, image: str = '', label: str = ''
+  path: str,
+  client: str,
+  image: str = '',
+  label: str = '',
+  test_fraction: float = 0.0,
+  test_seed: int = 0,
+  image_size: int = 0,
 ) -> assembled.Federation | Dataset:
   """Loads splits of Hugging Face; users, if a column has their ids, in ascending order.
 
+  A line says which splits are not used.
+
   Args:
-    path: the folder, with the splits train and test. A split validation is the test if
-      there is no test; otherwise it is kept for validation, without its user ids.
-      Parquet files are called train-00000-of-00001.parquet or the like, or are in
-      folders train and test, as on the Hub.
+    path: the folder, with the splits train and test, or names with these words. A split
+      validation is the test if there is no test with labels; otherwise it is kept for
+      validation, without its user ids. Parquet files are called
+      train-00000-of-00001.parquet or the like, or are in folders train and test, as on
+      the Hub.
     client: the column of user ids; '': no column.
     image: the column of the images, of the feature Image, or arrays; '' stands for the
       usual names.
     label: the column of the labels; a ClassLabel has the names of the classes.
+    test_fraction: fraction of the training rows of each user, or of each class if there
+      is no column of users, that are drawn for the test; 0 if there is a test split.
+    test_seed: seed of the draw.
+    image_size: pixels of each side, to which pictures are resized bilinearly; 0 if all
+      have one size.
 
   Raises:
     DataError: it is no such folder, or lacks a split or a column.
   """
   data_flag = flag('data.path', path)
-  train, test, *validation = _opened(data_flag, path)
-  columns = _columns(data_flag, [train, test, *validation], image, label)
+  splits = _opened(data_flag, path, label)
+  splits = _divided(data_flag, splits, client, label, test_fraction, test_seed)
+  pictures = splits.train, splits.test, splits.validation
+  columns = _columns(data_flag, pictures, image, label, image_size)
   name = expand(path).absolute().name
-  read_train = _read(data_flag, 'train', train, client, columns)
-  read_test = _read(data_flag, 'test', test, client, columns)
-  read_validation = [
-    _read(data_flag, 'validation', split, '', columns) for split in validation
-  ]
+  if splits.notice:
+    print(f'{data_flag}: {splits.notice}', file=sys.stderr)
+  read_train = _read(data_flag, TRAIN, splits.train, client, columns)
+  read_test = _read(data_flag, TEST, splits.test, client, columns)
+  read_validation = None
+  if splits.validation is not None:
+    read_validation = _read(data_flag, VALIDATION, splits.validation, '', columns)
   if client:
     return assembled.Federation(
       data_flag=data_flag,
@@ -95,18 +131,22 @@ def load_huggingface(
       test=_users(data_flag, read_test),
       num_classes=columns.num_classes,
       class_names=columns.class_names,
-      validation=_users(data_flag, read_validation[0]) if read_validation else (),
+      validation=_users(data_flag, read_validation) if read_validation else (),
     )
-  arrays = []
-  for split in (read_train, read_test, *read_validation):
-    for _, images, labels in split:
+  arrays, array_names = [], []
+  reads = {TRAIN: read_train, TEST: read_test, VALIDATION: read_validation}
+  for split_name, read in reads.items():
+    for _, images, labels in read or ():
       arrays += [np.asarray(images), np.asarray(labels)]
+      array_names += [f'{columns.image} of {split_name}']
+      array_names += [f'{columns.label} of {split_name}']
   return checked_dataset(
     data_flag,
     name,
     arrays,
     num_classes=columns.num_classes,
     class_names=columns.class_names,
+    array_names=array_names,
   )
 
 
@@ -123,73 +163,190 @@ def _users(data_flag, examples_by_user):
 # --- the splits -----------------------------------------------------------------------
 
 
-def _opened(data_flag, path):
-  """The splits 'train', 'test' and perhaps 'validation', not yet read."""
+def _opened(data_flag, path, label) -> _Splits:
+  """The splits of the folder."""
   datasets = assembled.package('huggingface', 'datasets')
   folder = expand(path).absolute()
   with one_line(f'{data_flag} must be a folder {_REQUIREMENT}'):
     logging.getLogger('datasets').setLevel(logging.ERROR)
-    descriptions = folder / _DESCRIPTION, folder / _TRAIN / 'state.json'
-    if any(description.exists() for description in descriptions):
-      splits = list(_saved(datasets, folder))
+    names = [path.parent.name for path in folder.glob(f'*/{_SPLIT_STATE}')]
+    if names:
+      chosen = _chosen(names)
+      opened = {name: _saved(datasets, folder / name) for name in chosen.names}
+    elif (folder / _SPLIT_STATE).exists():  # a Dataset, not a DatasetDict
+      chosen = _Chosen(folder.name, None, None, [])
+      opened = {folder.name: _saved(datasets, folder)}
     else:
-      splits = list(_of_parquet(datasets, folder))
-    for split in splits:
+      files_by_split = _parquet_splits(folder)
+      chosen = _chosen(files_by_split)
+      opened = {
+        name: _of_parquet(datasets, name, files_by_split[name]) for name in chosen.names
+      }
+    for split in opened.values():
       split.data.validate(full=True)  # pyarrow aborts the process on damage met later
+  not_used = chosen.others
+  test, validation = opened.get(chosen.test), opened.get(chosen.validation)
+  if test is not None and _is_unlabelled(test, label):
+    not_used = [*not_used, f'{chosen.test}, which has no labels']
+    test = None
+  if test is None:
+    test, validation = validation, None
+  notice = f'not used: the splits {listed(not_used)}.' if not_used else ''
+  return _Splits(opened[chosen.train], test, validation, notice)
+
+
+class _Chosen(NamedTuple):
+  """The names of the splits.
+
+  Attributes:
+    train: the training split.
+    test: the test split; None if there is none.
+    validation: the validation split; None if there is none.
+    others: the splits that are not used.
+  """
+
+  train: str
+  test: str | None
+  validation: str | None
+  others: list[str]
+
+  @property
+  def names(self):
+    return [name for name in self[:3] if name is not None]
+
+
+def _chosen(names: Iterable[str]) -> _Chosen:
+  """The split of each role; one that is called like the role comes first.
+
+  Raises:
+    ValueError: no split is for training, or several are for one role.
+  """
+  names = sorted(names)
+  chosen_names = {}
+  for role in (TRAIN, TEST, VALIDATION):
+    roles = split_names.roles(names)
+    same_role = [name for name in names if roles[name] == role]
+    if role in names:
+      same_role = [role]
+    if len(same_role) > 1:
+      raise ValueError(
+        f'of its splits {listed(names)}, {" and ".join(same_role)} would all be the '
+        f'{role} split; call one of them {role!r}'
+      )
+    chosen_names[role] = same_role[0] if same_role else None
+  if len(names) == 1 and not any(chosen_names.values()):
+    chosen_names[TRAIN] = names[0]
+  if chosen_names[TRAIN] is None:
+    raise ValueError(f'none of its splits, {listed(names)}, is called {TRAIN!r}')
+  return _Chosen(
+    **chosen_names,
+    others=[name for name in names if name not in chosen_names.values()],
+  )
+
+
+def _is_unlabelled(split, label):
+  """Whether all labels are -1 or missing, as in the test of a contest."""
+  import pyarrow.compute
+
+  with contextlib.suppress(DataError):
+    label = assembled.label_name('', label, split.features)
+  if label not in split.features or not len(split):
+    return False
+  labels = split.data.column(label)
+  if labels.null_count == len(labels):
+    return True
+  if not pyarrow.types.is_integer(labels.type):
+    return False
+  return pyarrow.compute.max(labels).as_py() == -1
+
+
+def _divided(data_flag, splits, client, label, fraction, seed) -> _Splits:
+  """The splits, of which the test is drawn if there is none.
+
+  Raises:
+    DataError: it is not said to draw, or there is a test.
+  """
+  fraction_flag = flag('data.test_fraction')
+  if splits.test is not None and fraction:
+    raise DataError(f'{data_flag} is divided already: drop {fraction_flag}.')
+  if splits.test is not None:
     return splits
+  if not fraction:
+    whose = 'user' if client else 'class'
+    notice = f' ({splits.notice.removesuffix(".")})' if splits.notice else ''
+    raise DataError(
+      f'{data_flag} has no test split with labels{notice}. '
+      f'{flag("data.test_fraction", 0.2)} draws a fifth of each {whose} of the '
+      'training split.'
+    )
+  column = client
+  if not client:
+    column = assembled.label_name(data_flag, label, splits.train.features)
+  if column not in splits.train.features:
+    raise _missing_column(data_flag, column, splits.train)
+  kinds = [str(value) for value in splits.train.data.column(column).to_pylist()]
+  is_test = drawn_test.is_test(kinds, fraction, seed)
+  return splits._replace(
+    train=splits.train.select(np.flatnonzero(~is_test)),
+    test=splits.train.select(np.flatnonzero(is_test)),
+  )
+
+
+def _missing_column(data_flag, column, split):
+  return DataError(
+    f'{data_flag} has no column {column!r} in a split; it has '
+    f'{", ".join(split.features)}.'
+  )
 
 
 def _saved(datasets, folder):
-  names = [path.name for path in folder.iterdir()]
-  if not set(names) & set(_TESTS):
-    raise ValueError(_UNDIVIDED)
-  for name in _split_names(names):
-    # One by one, so that other names in dataset_dict.json are not looked at.
-    _require_files_inside(folder / name)
-    yield datasets.Dataset.load_from_disk(str(folder / name))
+  # One by one, so that other names in dataset_dict.json are not looked at.
+  _require_files_inside(folder)
+  return datasets.Dataset.load_from_disk(str(folder))
 
 
 def _require_files_inside(folder):
   """Raises an error unless all files that `load_from_disk` opens are in the folder."""
   files.contents(folder / 'dataset_info.json', files.MOST_TEXT_BYTES)
-  for described in json.loads(files.text(folder / 'state.json'))['_data_files']:
+  for described in json.loads(files.text(folder / _SPLIT_STATE))['_data_files']:
     files.require_regular(files.named(folder, described['filename']))
 
 
-def _split_names(names):
-  """The splits for training, test and perhaps validation, of the splits that exist."""
-  tests = [name for name in _TESTS if name in names]
-  if not tests:
-    return _TRAIN, _TESTS[0]
-  return _TRAIN, *tests[:2]
-
-
-def _of_parquet(datasets, folder):
+def _of_parquet(datasets, split, parquet_paths):
   import pyarrow
   from pyarrow import parquet
 
+  _require_all_parts(split, [path.name for path in parquet_paths])
+  tables = []
+  for path in parquet_paths:
+    with files.opened(path) as file:
+      tables.append(parquet.read_table(file))
+  table = datasets.table.InMemoryTable(pyarrow.concat_tables(tables))
+  return datasets.Dataset(table)
+
+
+def _parquet_splits(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
+  """Split -> its parquet files, of the one folder that has splits.
+
+  Raises:
+    ValueError: there is no such folder, or more than one.
+  """
   folders = _parquet_files(folder)
   if not folders:
     raise ValueError('it has neither')
-  complete = [
-    parent
+  roles = {
+    parent: set(split_names.roles(splits).values())
     for parent, splits in folders.items()
-    if splits.keys() >= {*_split_names(splits)}
+  }
+  complete = [
+    parent for parent in folders if {TRAIN} < roles[parent] & {TRAIN, TEST, VALIDATION}
   ]
-  if not complete and any(_TRAIN in splits for splits in folders.values()):
-    raise ValueError(_UNDIVIDED)
-  if len(complete) != 1:
-    names = listed(parent.relative_to(folder) for parent in folders)
-    raise ValueError(f'{len(complete)} folders have both splits, of {names}; name one')
-  splits = folders[complete[0]]
-  for split in _split_names(splits):
-    _require_all_parts(split, [path.name for path in splits[split]])
-    tables = []
-    for path in splits[split]:
-      with files.opened(path) as file:
-        tables.append(parquet.read_table(file))
-    table = datasets.table.InMemoryTable(pyarrow.concat_tables(tables))
-    yield datasets.Dataset(table)
+  complete = complete or [parent for parent in folders if TRAIN in roles[parent]]
+  complete = complete or list(folders)
+  if len(complete) > 1:
+    paths = ' or '.join(flag('data.path', str(parent)) for parent in complete)
+    raise ValueError(f'several folders have splits; choose {paths}')
+  return folders[complete[0]]
 
 
 def _parquet_files(
@@ -197,27 +354,28 @@ def _parquet_files(
 ) -> dict[pathlib.Path, dict[str, list[pathlib.Path]]]:
   """Folder -> split -> its parquet files.
 
-  The split is at the start of a file's name, or else the name of the file's folder.
-  Files in folders named after their split belong to the folder above.
+  The split is in a file's name, or else the name of the file's folder. Files in folders
+  named after their split belong to the folder above.
   """
-  words = '|'.join((_TRAIN, *_TESTS))
   folders = {}
   for path in sorted(paths.below(folder, follow=True)):
     if path.suffix != '.parquet':
       continue
-    start = re.match(rf'({words})(?![a-z0-9])', path.name)
-    parent = path.parent
-    is_named_after_split = parent != folder and parent.name in (_TRAIN, *_TESTS)
-    if start:
-      split = start[1]
-    elif is_named_after_split:
-      split = parent.name
-    else:
-      continue
-    if is_named_after_split and parent.name == split:
-      parent = parent.parent
+    split, parent = _split_of_file(path.stem), path.parent
+    folder_role = split_names.parse(parent.name).role if parent != folder else ''
+    role = split_names.parse(split).role
+    if folder_role and role in ('', folder_role):
+      split, parent = (split if role else parent.name), parent.parent
     folders.setdefault(parent, {}).setdefault(split, []).append(path)
   return folders
+
+
+def _split_of_file(stem):
+  """'train' of 'train-00000-of-00002', 'train-part-a' and 'train_1'."""
+  start = stem.partition('-')[0]
+  if not split_names.parse(start).role:
+    start = re.sub(r'[-_.]*\d+-of-\d+(-[0-9a-f]{8,})?$', '', stem)
+  return re.sub(r'[-_.]*\d+$', '', start) or stem
 
 
 def _require_all_parts(split, names):
@@ -232,33 +390,66 @@ def _require_all_parts(split, names):
 # --- the columns ----------------------------------------------------------------------
 
 
-def _columns(data_flag, splits, image, label):
+def _columns(data_flag, splits, image, label, side) -> _Columns:
+  splits = [split for split in splits if split is not None]
   features = splits[0].features
   image, label = assembled.feature_names(data_flag, image, label, features)
-  class_names = _class_names(features[label])
+  label_feature = _of_one_label(features[label])
+  class_names = _class_names(label_feature)
   for split in splits[1:]:
-    other_names = _class_names(split.features.get(label))
+    other_names = _class_names(_of_one_label(split.features.get(label)))
     if class_names and other_names is not None and other_names != class_names:
       raise DataError(
         f'{data_flag}: the classes of {label!r} are {listed(class_names)} in train, '
         f'and {listed(other_names)} in another split; number all splits together.'
       )
+  if getattr(label_feature, 'dtype', '').startswith('float'):
+    raise DataError(
+      f'{data_flag}: the column {label!r} is {label_feature.dtype}; in Python, '
+      f"cast_column({label!r}, datasets.Value('int64')) makes it integers."
+    )
+  if side and not _is_encoded(features[image]):
+    raise DataError(
+      f'{data_flag}: the column {image!r} has arrays, and only pictures are resized: '
+      f'drop {flag("data.image_size")}.'
+    )
   with one_line(f'{data_flag}: the column {image!r} cannot be read'):
     mode = getattr(features[image], 'mode', None)
     mode = mode or common_mode(_pictures(splits, image))
+    shape = None
+    with contextlib.suppress(Exception):  # reading its row says what is wrong
+      first_picture = next(_pictures(splits[:1], image))
+      shape = decode_picture(first_picture, mode, upright=True, side=side).shape
   return _Columns(
     image=image,
     label=label,
-    num_classes=getattr(features[label], 'num_classes', None),
+    num_classes=_num_classes(label_feature),
     class_names=class_names or [],
     mode=mode,
+    side=side,
+    shape=shape,
   )
 
 
+def _of_one_label(feature):
+  """The feature of a label, also if a row has a list of labels."""
+  if isinstance(feature, list):
+    return feature[0]
+  return getattr(feature, 'feature', feature)
+
+
 def _class_names(feature):
-  """The names that a ClassLabel has; None if the feature has no names."""
+  """The names of the classes that a feature has; None if it has none."""
+  if getattr(feature, 'dtype', '') == 'bool':
+    return ['False', 'True']
   names = getattr(feature, 'names', None)
   return None if names is None else [str(name) for name in names]
+
+
+def _num_classes(feature):
+  if getattr(feature, 'dtype', '') == 'bool':
+    return 2
+  return getattr(feature, 'num_classes', None)
 
 
 def _is_encoded(feature):
@@ -291,10 +482,7 @@ def _read(data_flag, split_name, split, client, columns):
   image, label = columns.image, columns.label
   names = [name for name in (client, image, label) if name]
   if missing := set(names) - set(split.features):
-    raise DataError(
-      f'{data_flag} has no column {min(missing)!r} in a split; it has '
-      f'{", ".join(split.features)}.'
-    )
+    raise _missing_column(data_flag, min(missing), split)
   is_encoded = _is_encoded(split.features[image])
   if is_encoded:
     split = _undecoded(split, image)
@@ -311,26 +499,39 @@ def _read(data_flag, split_name, split, client, columns):
     with one_line(f'{data_flag}: the examples of {name!r} cannot be read'):
       rows = users.rows[start:end]
       examples = split[rows.tolist()]
-      images, labels = examples[image], examples[label]
+      images, labels = examples[image], list(examples[label])
       for i, row in enumerate(rows):
         with one_line(f'{data_flag}: row {row} of {split_name} cannot be used'):
-          _require_label(labels[i], columns.num_classes)
+          labels[i] = _one_label(labels[i], columns.num_classes)
           if is_encoded:
-            shape = images[0].shape if i else None
-            images[i] = _decoded(images[i], columns.mode, shape)
+            images[i] = _decoded(images[i], columns)
     yield name, images, labels
 
 
-def _require_label(label, num_classes):
+def _one_label(label, num_classes):
+  """The label of a row, of which a list may have one."""
   label = np.asarray(label).tolist()
+  if isinstance(label, list):
+    if len(label) != 1:
+      raise ValueError(f'it has {len(label)} labels, {label}, and must have one')
+    label = label[0]
   if num_classes and label not in range(num_classes):
     raise ValueError(f'its label is {label}, not one of 0 to {num_classes - 1}')
+  return int(label) if isinstance(label, bool) else label
 
 
-def _decoded(picture, mode, shape):
+def _decoded(picture, columns):
   if not picture or not picture['bytes']:
     raise ValueError('it has no picture')
-  return decode_picture(picture['bytes'], mode, shape, upright=True)
+  pixels = decode_picture(
+    picture['bytes'], columns.mode, upright=True, side=columns.side
+  )
+  if columns.shape and pixels.shape != columns.shape:
+    raise ValueError(
+      f'the image has shape {pixels.shape}, not {columns.shape}; '
+      f'{flag("data.image_size")}=N resizes all to NxN'
+    )
+  return pixels
 
 
 def _user_rows(data_flag, split, client):
