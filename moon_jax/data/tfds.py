@@ -83,7 +83,8 @@ def load_tfds(
 def _decode(name, data_dir, client, prepare):
   builder = _tfds_builder(name, data_dir, prepare)
   info = builder.info
-  image_key, label_key = _supervised_keys(name, info)
+  with one_line(f'cannot read {info.data_dir}; delete it and prepare it again'):
+    image_key, label_key = _supervised_keys(name, info)
   if client and client not in info.features:
     raise DataError(
       f'{flag("data.client", client)} is not among the features of {name!r}: '
@@ -156,47 +157,54 @@ def _importing_no_class(feature: types.ModuleType) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _opening_only_in(data_dir: str, name: str) -> Iterator[None]:
-  """Inside, TFDS opens regular files of its package and of `data_dir`, and no others.
+  """Inside, TFDS opens and lists what is in its package and in `data_dir`, no more.
 
-  The files that describe a set name others: the default configuration, a folder, is
-  one, and the names of features are parts of the names of their files. TFDS opens all
-  of them through one object of etils, whose method is exchanged here.
+  The files that describe a set name others: the default configuration is a folder, and
+  the names of features are parts of the names of their files. TFDS opens all of them
+  through one object of etils, of which two methods are exchanged here.
 
   Args:
     data_dir: folder of TFDS.
     name: name of the set, which may lead through `..`, because the user wrote it.
 
   Raises:
-    OSError: a file was refused, even if TFDS went on without it.
+    OSError: something was refused, even if TFDS went on without it.
   """
   import tensorflow_datasets as tfds
   from etils.epath import backend
 
   package = pathlib.Path(tfds.__file__).parent
   folder = _absolute(data_dir, name)
+  file_system = backend.os_backend
   refusals = []
 
-  def open_inside(path, mode):
-    if 'r' not in mode or pathlib.Path(path).is_relative_to(package):
-      return type(file_system).open(file_system, path, mode)
-    try:
-      path = files.named(folder, _absolute(path, name))
-      content = files.contents(path, files.MOST_TEXT_BYTES)
-    except FileNotFoundError:
-      raise  # some files that describe a set may be missing
-    except OSError as error:
-      refusals.append(error)
-      raise
-    return io.BytesIO(content) if 'b' in mode else io.StringIO(content.decode())
+  def guarded(read, read_inside):
+    def read_guarded(path, *mode):
+      if 'w' in mode or pathlib.Path(path).is_relative_to(package):
+        return read(path, *mode)
+      try:
+        return read_inside(files.named(folder, _absolute(path, name)), *mode)
+      except (FileNotFoundError, NotADirectoryError):
+        raise  # some of the files that describe a set may be missing
+      except OSError as error:
+        refusals.append(error)
+        raise
 
-  file_system = backend.os_backend
-  file_system.open = open_inside
+    return read_guarded
+
+  file_system.open = guarded(file_system.open, _opened_description)
+  file_system.listdir = guarded(file_system.listdir, os.listdir)
   try:
     yield
   finally:
-    del file_system.open
+    del file_system.open, file_system.listdir
   if refusals:
     raise refusals[0]
+
+
+def _opened_description(path, mode):
+  content = files.contents(path, files.MOST_TEXT_BYTES)
+  return io.BytesIO(content) if 'b' in mode else io.StringIO(content.decode())
 
 
 def _absolute(path, name):
@@ -218,7 +226,8 @@ def _supervised_keys(name, info):
   def first(kind):
     # Some sets have a second label (cifar100): the supervised pair comes first.
     keys = [*(info.supervised_keys or ()), *info.features]
-    return next((key for key in keys if isinstance(info.features[key], kind)), None)
+    features = dict(info.features)  # a damaged description pairs others
+    return next((key for key in keys if isinstance(features.get(key), kind)), None)
 
   image_key, label_key = first(kinds.Image), first(kinds.ClassLabel)
   image = dict(info.features).get(image_key)

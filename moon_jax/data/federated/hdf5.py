@@ -65,12 +65,12 @@ def _require_self_contained(h5py: types.ModuleType, file: Any) -> None:
   groups = [h5py.h5g.open(file.id, b'/')]
   while groups:
     group = groups.pop()
-    for name, link in _links(group):
-      if link.type == h5py.h5l.TYPE_SOFT or link.u in addresses_seen:
-        continue
-      if link.type != h5py.h5l.TYPE_HARD:
+    for name, kind, address in _links(group):
+      if kind not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT):
         raise _LeadsOutError(name)
-      addresses_seen.add(link.u)
+      if kind == h5py.h5l.TYPE_SOFT or address in addresses_seen:
+        continue
+      addresses_seen.add(address)
       member = h5py.h5o.open(group, name)
       if isinstance(member, h5py.h5g.GroupID):
         groups.append(member)
@@ -82,9 +82,13 @@ def _require_self_contained(h5py: types.ModuleType, file: Any) -> None:
 
 
 def _links(group):
-  """The name of each member of a group, and HDF5's description of the link to it."""
+  """Of each member of a group: its name, the kind of the link, and its address."""
   links = []
-  group.links.iterate(lambda name, link: links.append((name, link)), info=True)
+
+  def add(name, link):
+    links.append((name, link.type, link.u))  # h5py fills one `link` again and again
+
+  group.links.iterate(add, info=True)
   return links
 
 
