@@ -1,18 +1,29 @@
 """Data sets by the source's name, whole or in part."""
 
 import hashlib
+import sys
+from collections.abc import Iterator
 
 import numpy as np
 
 from moon_jax import catalog
+from moon_jax.core.flags import flag
 from moon_jax.core.types import Dataset
-from moon_jax.data import layouts
+from moon_jax.data import layouts, overlap
 from moon_jax.data.dataset import registered_dataset
+from moon_jax.data.errors import listed
 from moon_jax.data.federated import assembled, users
+
+# Share of a split that may occur in training without a line: many data sets have a few
+# examples twice, or blank ones.
+_SMALL_OVERLAP = 0.01
 
 
 def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dataset:
   """Loads a data set, or a fixed pseudo-random part of it.
+
+  A line says how many test examples are training examples, too, and which classes have
+  no test example.
 
   Args:
     source: name of the source in the catalog.
@@ -30,7 +41,39 @@ def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dat
     dataset = read(source, **options)
     if isinstance(dataset, assembled.Federation):
       dataset = assembled.dataset_of(dataset)
+  data_flag = flag('data.source', source)
+  for knob in ('name', 'path'):
+    if options.get(knob):
+      data_flag = flag(f'data.{knob}', options[knob])
+  for notice in _notices(dataset):
+    print(f'{data_flag}: {notice}', file=sys.stderr)
   return users.limited(dataset, limit) if limit else dataset
+
+
+def _notices(dataset: Dataset) -> Iterator[str]:
+  """What makes tests say less, in sentences."""
+  splits = {'test': dataset.test_images, 'validation': dataset.validation_images}
+  for name, images in splits.items():
+    if images is None or dataset.stored:
+      continue
+    num_shared = overlap.num_shared(dataset.train_images, images)
+    if num_shared and num_shared >= _SMALL_OVERLAP * len(images):
+      yield (
+        f'{num_shared:,} of {len(images):,} {name} images are training images, too.'
+      )
+  is_trained = np.zeros(dataset.num_classes, bool)
+  if dataset.stored:
+    is_trained = dataset.stored.class_counts.any(0)
+  else:
+    is_trained[dataset.train_labels] = True
+  is_trained[dataset.test_labels] = False
+  untested_classes = np.flatnonzero(is_trained)
+  if untested_classes.size:
+    names = dataset.class_names or range(dataset.num_classes)
+    yield (
+      f'{len(untested_classes)} of {dataset.num_classes} classes have no test example: '
+      f'{listed(names[number] for number in untested_classes)}.'
+    )
 
 
 def read(

@@ -251,7 +251,7 @@ def test_test_images_without_classes_are_not_drawn_from(tmp_path):
   outcome = loaded(tmp_path)
   assert remedies(outcome.said) == [('test_fraction', '0.2')]
   data = loaded(tmp_path, test_fraction=0.2)
-  assert data.said.endswith("'train' for training; not used: test.\n")
+  assert "'train' for training; not used: test.\n" in data.said
   assert data.data.train_images.max() == data.data.test_images.max() == LEVELS['train']
 
 
