@@ -48,7 +48,7 @@ def load_config(
   """
   changes = config_lib.flatten(changes or {})
   flat = config_lib.load(os.fspath(path)) | changes
-  config_lib.validate(flat, given=changes)
+  config_lib.validate(flat, set_by_user=changes)
   config = config_lib.defaults()
   # 'auto' stays 'auto', because the value that it stands for may depend on other knobs.
   converted = {

@@ -96,7 +96,9 @@ def with_initial_weights(
       f'python -m moon_jax.export {path} {option("output")}=FILE.safetensors.',
     )
   try:
-    variables = weights.fitted(path, weights.read_weights(path), network.shapes)
+    variables = weights.checked_variables(
+      path, weights.read_weights(path), network.shapes
+    )
   except UsageError as error:
     raise UsageError(f'{flag("initial_weights")}: {error}') from None
   return network._replace(

@@ -136,7 +136,7 @@ def parse(argv: list[str]) -> Request:
   }
   if settings is not None:
     with _noted(problems):
-      config = config_lib.validate(settings | given_values, given=given_values)
+      config = config_lib.validate(settings | given_values, set_by_user=given_values)
   if problems:
     raise config_lib.ConfigError(problems)
   if words.workdir:

@@ -126,14 +126,14 @@ def _required_type(knob: catalog.Knob, value: Any) -> str:
 # --- all of them ----------------------------------------------------------------------
 
 
-def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
+def validate(values: Mapping[str, Any], set_by_user: Iterable[str] = ()) -> Config:
   """Checks a configuration.
 
   Args:
     values: values of knobs, nested or by dotted name, e.g. a ConfigDict from configs/;
       knobs that are left out have their defaults.
-    given: dotted names set by the user. A knob that is given, but that the chosen parts
-      do not use, is a mistake.
+    set_by_user: dotted names of the knobs that the user has set. To set a knob that the
+      chosen parts do not use is a mistake.
 
   Returns:
     The valid configuration; the server's learning rate is a number if it was 'auto'.
@@ -152,7 +152,7 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
       valid_values[name] = convert(name, flat.get(name, knob.default))
     except ConfigError as error:
       problems += error.problems
-  problems += _conflicts(valid_values, [name for name in given if name in knobs])
+  problems += _conflicts(valid_values, [name for name in set_by_user if name in knobs])
   if problems:
     raise ConfigError(problems)
   # A run has only the registered parts that it uses.
@@ -167,9 +167,11 @@ def validate(values: Mapping[str, Any], given: Iterable[str] = ()) -> Config:
   return Config(nest(settings))
 
 
-def _conflicts(valid_values: Mapping[str, Any], given: Iterable[str]) -> list[str]:
+def _conflicts(
+  valid_values: Mapping[str, Any], set_by_user: Iterable[str]
+) -> list[str]:
   """Problems between knobs that are valid alone; invalid knobs are left out."""
-  problems = [line for name in given for line in _unused(name, valid_values)]
+  problems = [line for name in set_by_user for line in _unused(name, valid_values)]
   values_in_use = {
     name: value
     for name, value in valid_values.items()

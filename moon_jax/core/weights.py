@@ -53,10 +53,10 @@ def read_weights(path: str | pathlib.Path) -> dict[str, np.ndarray]:
   return read(path)[0]
 
 
-def fitted(
+def checked_variables(
   path: pathlib.Path, arrays: Mapping[str, np.ndarray], shapes: PyTree
 ) -> PyTree:
-  """The arrays as the variables of a network.
+  """The arrays as the variables of a network, if they are those of this network.
 
   Args:
     path: the file, for the message.

@@ -14,7 +14,7 @@ from moon_jax.core import cache, files, paths
 from moon_jax.core.types import Dataset
 
 
-def kept(
+def load_or_decode(
   name: str, folder: pathlib.Path, decode: Callable[[], Dataset], *request: Any
 ) -> Dataset:
   """The data set in a folder; it is decoded if the folder is new or has changed.

@@ -100,7 +100,7 @@ def load_imagefolder(
   draw = test_fraction, test_seed
   with one_line(f'{folder.data_flag} must be a folder of images by class'):
     layout = _layout(folder)
-  dataset = decoded.kept(
+  dataset = decoded.load_or_decode(
     'imagefolder', root, lambda: _decode(folder, layout), draw, image_size
   )
   if layout.notice:

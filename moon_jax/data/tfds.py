@@ -71,7 +71,7 @@ def load_tfds(
   data_dir = os.path.expanduser(
     dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
   )
-  return decoded.kept(
+  return decoded.load_or_decode(
     name,
     pathlib.Path(data_dir, re.match(r'\w*', name)[0]),  # where TFDS looks for it
     lambda: _decode(name, data_dir, client, prepare),

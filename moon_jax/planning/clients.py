@@ -16,12 +16,12 @@ def label_flippers(attack: str, attackers: np.ndarray | None) -> np.ndarray:
 
 
 def client_facts(
-  needs: frozenset[str], class_counts: np.ndarray, label_flippers: np.ndarray
+  fact_names: frozenset[str], class_counts: np.ndarray, label_flippers: np.ndarray
 ) -> dict[str, np.ndarray]:
   """What clients know about their data, name -> [N, ...]; see `Algorithm.needs`.
 
   Args:
-    needs: the names.
+    fact_names: the names of these facts.
     class_counts: [N, Y] training examples of each client and class, with true labels.
     label_flippers: ids of clients that flip labels: they count the flipped labels.
   """
@@ -32,7 +32,7 @@ def client_facts(
     'class_counts': counts_in_training,
     'relative_size': sizes / sizes.mean(),
   }
-  return {name: facts[name] for name in sorted(needs)}
+  return {name: facts[name] for name in sorted(fact_names)}
 
 
 def labels_in_training(

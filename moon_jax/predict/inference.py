@@ -242,7 +242,7 @@ def _from_weights_file(path: pathlib.Path, client: int | None) -> Trained:
     workdir=path,
     config=config,
     network=network,
-    variables=weights.fitted(path, arrays, network.shapes),
+    variables=weights.checked_variables(path, arrays, network.shapes),
     about=metadata,
   )
 

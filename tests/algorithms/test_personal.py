@@ -81,12 +81,12 @@ def assert_equal(chosen, history, expected):
     params = state.server.variables['params']
     assert world.largest_difference(params, truth.server.params) < 1e-5
     models = models_of(chosen, state)
-    for client, true_model in truth.own.items():
+    for client, true_model in truth.personal.items():
       model = world.of_client(models, client)
       assert world.largest_difference(model['params'], true_model.params) < 1e-5
       stats = model.get('batch_stats', {})
       assert not stats or world.largest_difference(stats, true_model.stats) < 1e-5
-  true_params = [true_model.params for true_model in expected[-1].own.values()]
+  true_params = [true_model.params for true_model in expected[-1].personal.values()]
   assert world.largest_difference(true_params[1], true_params[2]) > 1e-3
 
 

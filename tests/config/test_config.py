@@ -98,10 +98,10 @@ def test_every_knob_that_another_switches_off_is_here():
 def test_a_knob_that_another_switches_off_is_refused_if_given(name):
   on, off = OFF[name]
   value = catalog.every_knob()[name].default
-  used = config.validate(settings() | on, given=[name])
+  used = config.validate(settings() | on, set_by_user=[name])
   assert name in config.used_knobs(config.flatten(used))
   with pytest.raises(config.ConfigError) as caught:
-    config.validate(settings() | on | off, given=[name])
+    config.validate(settings() | on | off, set_by_user=[name])
   (switch,) = off
   (line,) = caught.value.problems
   assert line.startswith(f'{flag(name)} is not used with {flag(switch, off[switch])};')

@@ -31,7 +31,7 @@ Algorithms, keyword `algorithm` of `run` (every option is a field of `Options`):
                FedAvg with another rule than the mean on the server; clients count
                alike, and running statistics have no part in Krum's distances.
   fedntd, feddecorr, moon_l2
-               FedAvg with a term of `rivals.own_term` in the loss.
+               FedAvg with a term of `rivals.rival_term` in the loss.
   fedlc, fedrs FedAvg with a loss of `rivals.scored`, from the counts of a client's
                classes.
   feddyn       `rivals.dynamic` on the server; -<g_i, y> + alpha_i / 2 ||y - w||^2 added

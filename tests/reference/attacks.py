@@ -8,7 +8,7 @@ import statistics
 
 import numpy as np
 
-from tests.reference.networks import like, vector
+from tests.reference.networks import as_tree, vector
 
 
 def sign_flip(trained, received, honest, num_attackers, scale):
@@ -46,5 +46,5 @@ def sent(params, received, attackers, attack, **numbers):
     malicious = attack(
       vector(params[i]), vector(received), honest, len(attackers), **numbers
     )
-    sent_trees[i] = like(params[i], malicious)
+    sent_trees[i] = as_tree(malicious, params[i])
   return sent_trees

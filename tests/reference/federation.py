@@ -37,7 +37,7 @@ class RoundResult(NamedTuple):
   deviation: dict  # client id -> ||w_trained - w_received|| / ||w_received||
   last_change: dict  # MoFedSAM: the server's G; zeros elsewhere
   exceeding: float  # DCO-MOON: p, for the next round's coefficients; 0 elsewhere
-  own_loss: float  # term of FedNTD, FedDecorr or MOON with l2: a mean like train_loss
+  rival_loss: float  # term of FedNTD, FedDecorr or MOON with l2: a mean like train_loss
   prototypes: dict  # FedProc, FedProto: class -> vector, if any client had one
   prototype_accuracy: float | None  # FedProto: in training, by the nearest prototype
   prototyped_fraction: float  # fraction of examples that this accuracy covers
@@ -120,12 +120,12 @@ class Federation:
       share = min(self.done / self.options.rise, 1.0) if self.done else 1.0
       return Weights(share, 0.0, 0.0, 1.0 - share)
     contrastive = mu if algorithm in ('moon', 'sa_moon') else 0.0
-    own_weights = {'moon_l2': mu, 'fedproto': self.options.lam}
+    rival_weights = {'moon_l2': mu, 'fedproto': self.options.lam}
     return Weights(
       supervised=1.0,
       contrastive=contrastive,
       proximal=mu if algorithm == 'fedprox' else 0.0,
-      own=own_weights.get(algorithm, self.options.beta),
+      rival=rival_weights.get(algorithm, self.options.beta),
     )
 
   def train(self, client, batches, received, rate, draw):
@@ -145,7 +145,7 @@ class Federation:
     if options.algorithm == 'feddyn':
       numbers['gradient'] = self.controls[client]
     width = self.represented(self.initial, owned[:1]).shape[1]
-    numbers['prototypes'], numbers['there'] = rivals.stacked(
+    numbers['prototypes'], numbers['exists'] = rivals.stacked(
       self.prototypes, 1 + max(self.labels), width
     )
 
@@ -163,7 +163,7 @@ class Federation:
           numbers | {'tau': tau},
           network=options.network,
           similarity_on=options.similarity_on,
-          own=rivals.chosen(options),
+          rival=rivals.chosen(options),
         )
 
       def loss_at(tau, at=at):
@@ -404,7 +404,7 @@ def mean_losses(trained):
     total = sum(float(getattr(losses, field)) * count for losses, count in steps)
     return total / examples if examples else None
 
-  names = {'train': 'total'} | {name: name for name in (*Losses._fields[1:4], 'own')}
+  names = {'train': 'total'} | {name: name for name in (*Losses._fields[1:4], 'rival')}
   cosines = ('positive_cosine', 'negative_cosine')
   return {
     **{f'{name}_loss': mean(field, steps) for name, field in names.items()},

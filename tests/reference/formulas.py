@@ -35,15 +35,13 @@ def effective_steps(num_steps, momentum):
 
 def corrected(gradient, client_control, control):
   """g - c_i + c."""
-  return jax.tree.map(
-    lambda g, own, all_: g - own + all_, gradient, client_control, control
-  )
+  return jax.tree.map(lambda g, c_i, c: g - c_i + c, gradient, client_control, control)
 
 
 def new_client_control(client_control, control, received, trained, divisor):
   """c_i+ = c_i - c + (x - y_i) / divisor, with divisor = learning rate * a(K)."""
   return jax.tree.map(
-    lambda own, all_, x, y: own - all_ + (x - y) / divisor,
+    lambda c_i, c, x, y: c_i - c + (x - y) / divisor,
     client_control,
     control,
     received,
@@ -160,6 +158,6 @@ def without_absent(mixing, present):
   adjusted = np.zeros((num_clients, num_clients))
   for i in range(num_clients):
     for j in range(num_clients):
-      both = i in present and j in present
-      adjusted[i, j if both else i] += mixing[i][j]
+      are_present = i in present and j in present
+      adjusted[i, j if are_present else i] += mixing[i][j]
   return adjusted

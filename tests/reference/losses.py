@@ -12,7 +12,7 @@ from tests.reference.networks import Model, squared_distance
 class Losses(NamedTuple):
   """The terms of the loss, each a mean over the examples it covers, in nats.
 
-  total = a * supervised + b * contrastive + c * proximal + d * own, with Weights.
+  total = a * supervised + b * contrastive + c * proximal + d * rival, with Weights.
   """
 
   total: float
@@ -22,7 +22,7 @@ class Losses(NamedTuple):
   positive_cosine: float  # mean sim(z, z_global); NaN where contrastive is 0 by rule
   negative_cosine: float  # mean sim(z, z_previous), over all negatives; NaN likewise
   accuracy: float  # share of the examples whose highest logit is their label's
-  own: float = 0.0  # the term of rivals.own_term; 0 without one
+  rival: float = 0.0  # the term of rivals.rival_term; 0 without one
   nearest: float = jnp.nan  # FedProto: share whose nearest prototype is their class's
 
 
@@ -32,7 +32,7 @@ class Weights(NamedTuple):
   supervised: float
   contrastive: float
   proximal: float
-  own: float = 0.0
+  rival: float = 0.0
 
 
 def cross_entropy(logits, labels):
@@ -79,7 +79,7 @@ def batch_loss(
   *,
   network,
   similarity_on,
-  own,
+  rival,
 ):
   """The local objective on one batch.
 
@@ -94,7 +94,7 @@ def batch_loss(
     numbers: tau, the temperature of L_con and of FedNTD, and what the rivals use.
     network: a Network.
     similarity_on: 'representation' or 'features', what L_con compares.
-    own: what `rivals.chosen` returns.
+    rival: what `rivals.chosen` returns.
 
   Returns:
     [] total loss, and (Losses, running statistics afterwards).
@@ -107,10 +107,10 @@ def batch_loss(
   model = Model(params, stats)
   features, z, logits, stats = network.forward(model, images, training=True)
   frozen = network.forward(received, images, training=False)[1:3]
-  term = rivals.own_term(own, (z, logits), frozen, labels, numbers, params)
-  nearest = rivals.nearest_share(own, z, labels, numbers)
+  term = rivals.rival_term(rival, (z, logits), frozen, labels, numbers, params)
+  nearest = rivals.nearest_share(rival, z, labels, numbers)
   z = {'features': features, 'representation': z}[similarity_on]
-  scored = rivals.scored(own, logits, labels, numbers)
+  scored = rivals.scored(rival, logits, labels, numbers)
   supervised = jnp.mean(cross_entropy(logits, labels) if scored is None else scored)
   contrastive = 0.0
   cosines = (jnp.nan, jnp.nan)
@@ -126,7 +126,7 @@ def batch_loss(
     weights.supervised * supervised
     + weights.contrastive * contrastive
     + weights.proximal * proximal
-    + weights.own * term
+    + weights.rival * term
   )
   losses = Losses(
     total, supervised, contrastive, proximal, *cosines, accuracy, term, nearest
@@ -137,10 +137,10 @@ def batch_loss(
 # Only the first argument is trained: the other models are frozen, in evaluation mode.
 _compiled = jax.jit(
   jax.grad(batch_loss, argnums=0, has_aux=True),
-  static_argnames=('network', 'similarity_on', 'own'),
+  static_argnames=('network', 'similarity_on', 'rival'),
 )
 
 
-def gradient_and_losses(*given, **chosen):
+def gradient_and_losses(*inputs, **settings):
   """The gradient of `batch_loss`, and what it returns beside the total, in numpy."""
-  return jax.device_get(_compiled(*given, **chosen))
+  return jax.device_get(_compiled(*inputs, **settings))

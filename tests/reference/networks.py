@@ -75,10 +75,10 @@ def batch_norm(layer, running, x, *, training):
     mean = jnp.mean(x, axis=0)
     var = jnp.mean((x - mean[None, :]) ** 2, axis=0)
     unbiased = var * (count / max(count - 1, 1))
-    kept = 1 - BATCH_NORM_MOMENTUM
+    old_share = 1 - BATCH_NORM_MOMENTUM
     running = {
-      'mean': kept * running['mean'] + BATCH_NORM_MOMENTUM * mean,
-      'var': kept * running['var'] + BATCH_NORM_MOMENTUM * unbiased,
+      'mean': old_share * running['mean'] + BATCH_NORM_MOMENTUM * mean,
+      'var': old_share * running['var'] + BATCH_NORM_MOMENTUM * unbiased,
     }
   normalised = (x - mean[None, :]) / jnp.sqrt(var + BATCH_NORM_EPSILON)[None, :]
   return layer['scale'][None, :] * normalised + layer['bias'][None, :], running
@@ -172,7 +172,7 @@ def vector(tree):
   return np.concatenate(flat).astype(np.float64)
 
 
-def like(tree, values):
+def as_tree(values, tree):
   """A vector as a tree of these shapes."""
   leaves, structure = jax.tree.flatten(tree)
   ends = np.cumsum([np.size(leaf) for leaf in leaves])

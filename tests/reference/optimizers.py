@@ -72,7 +72,7 @@ def local_step(params, moments, gradient, count, rate, options):
       nesterov=options.optimizer == 'nesterov',
     )
     return params, moments._replace(first=velocity)
-  place = {'adam': 'coupled', 'adamw': 'decoupled'}[options.optimizer]
+  decay_kind = {'adam': 'coupled', 'adamw': 'decoupled'}[options.optimizer]
   return adam_step(
     params,
     moments,
@@ -81,7 +81,7 @@ def local_step(params, moments, gradient, count, rate, options):
     rate=rate,
     betas=(options.adam_beta1, options.adam_beta2),
     epsilon=options.adam_epsilon,
-    **{place: options.weight_decay},
+    **{decay_kind: options.weight_decay},
   )
 
 

@@ -25,7 +25,7 @@ class Result(NamedTuple):
   """The results of a round."""
 
   server: Model
-  own: dict  # client id -> Model, of all N clients
+  personal: dict  # client id -> Model, of all N clients
 
 
 def _slope(network, params, stats, images, labels):

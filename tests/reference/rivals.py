@@ -99,25 +99,26 @@ def nearest_share(chosen, z, labels, numbers):
   if chosen[0] != 'fedproto':
     return jnp.nan
   apart = z[:, None, :] - numbers['prototypes'][None, :, :]
-  squares = jnp.where(numbers['there'][None, :], (apart**2).sum(axis=2), jnp.inf)
+  squares = jnp.where(numbers['exists'][None, :], (apart**2).sum(axis=2), jnp.inf)
   right = jnp.argmin(squares, axis=1) == labels
   return jnp.where(
-    numbers['there'].any(), jnp.mean(jnp.where(right, 1.0, 0.0)), jnp.nan
+    numbers['exists'].any(), jnp.mean(jnp.where(right, 1.0, 0.0)), jnp.nan
   )
 
 
 def scored(chosen, logits, labels, numbers):
   """[B] FedLC's or FedRS's loss in place of the cross entropy; None for the others."""
   algorithm, kind = chosen
-  given = logits, labels, numbers['counts']
+  counts = numbers['counts']
   if algorithm == 'fedlc':
-    return calibrated(*given, numbers['tau'], numbers['least_count'], kind)
+    tau, least_count = numbers['tau'], numbers['least_count']
+    return calibrated(logits, labels, counts, tau, least_count, kind)
   if algorithm == 'fedrs':
-    return restricted(*given, numbers['alpha'], kind)
+    return restricted(logits, labels, counts, numbers['alpha'], kind)
   return None
 
 
-def own_term(chosen, outputs, frozen, labels, numbers, params):
+def rival_term(chosen, outputs, frozen, labels, numbers, params):
   """[] the algorithm's own term of the loss, before its weight; 0 if it has none.
 
   Args:
@@ -133,11 +134,12 @@ def own_term(chosen, outputs, frozen, labels, numbers, params):
     return jnp.mean(
       not_true_distillation(outputs[1], frozen[1], labels, numbers['tau'])
     )
-  known = numbers['prototypes'], numbers['there']
+  prototypes, exists = numbers['prototypes'], numbers['exists']
   if algorithm == 'fedproc':
-    return jnp.mean(to_prototypes(outputs[0], labels, *known, numbers['tau']))
+    tau = numbers['tau']
+    return jnp.mean(to_prototypes(outputs[0], labels, prototypes, exists, tau))
   if algorithm == 'fedproto':
-    return jnp.mean(from_prototypes(outputs[0], labels, *known, kind))
+    return jnp.mean(from_prototypes(outputs[0], labels, prototypes, exists, kind))
   if algorithm == 'feddecorr':
     return decorrelation(outputs[0], kind)
   if algorithm == 'moon_l2':
@@ -171,28 +173,29 @@ def wide(model):
   return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model)
 
 
-def new_prototypes(old, shown, normalised):
+def new_prototypes(old, examples_of_clients, normalised):
   """FedProc's and FedProto's: of each class the mean over all examples of the cohort.
 
   Args:
     old: class -> vector, of those that somebody had.
-    shown: for each client, representations [n, D] by its trained model, labels [n].
+    examples_of_clients: for each client, representations [n, D] by its trained model,
+      and labels [n].
     normalised: whether each representation is divided by its length.
   """
   by_class = {}
-  for vectors, labels in shown:
+  for vectors, labels in examples_of_clients:
     for vector, label in zip(np.asarray(vectors, np.float64), labels, strict=True):
       length = np.sqrt(np.sum(vector**2)) if normalised else 1.0
       by_class.setdefault(int(label), []).append(vector / length)
-  return old | {label: np.mean(each, axis=0) for label, each in by_class.items()}
+  return old | {label: np.mean(vectors, axis=0) for label, vectors in by_class.items()}
 
 
 def stacked(prototypes, num_classes, width):
   """class -> vector, as [Y, D] and [Y] bool."""
-  there = np.array([label in prototypes for label in range(num_classes)])
+  exists = np.array([label in prototypes for label in range(num_classes)])
   zeros = np.zeros(width)
   rows = [prototypes.get(label, zeros) for label in range(num_classes)]
-  return np.float32(rows), there
+  return np.float32(rows), exists
 
 
 def norm_squared(tree):
@@ -210,13 +213,13 @@ def extrapolated(params, ends, shares, eps):
     eps: of this round.
   """
   params = wide(params)
-  ways = [jax.tree.map(np.subtract, wide(end), params) for end in ends]
+  moves = [jax.tree.map(np.subtract, wide(end), params) for end in ends]
   scaled = [
-    jax.tree.map(lambda leaf, share=share: share * leaf, way)
-    for share, way in zip(shares, ways, strict=True)
+    jax.tree.map(lambda leaf, share=share: share * leaf, move)
+    for share, move in zip(shares, moves, strict=True)
   ]
   mean = jax.tree.map(lambda *leaves: sum(leaves), *scaled)
-  spread = sum(s * norm_squared(way) for s, way in zip(shares, ways, strict=True))
+  spread = sum(s * norm_squared(d) for s, d in zip(shares, moves, strict=True))
   eta = max(1.0, spread / (2 * (norm_squared(mean) + eps)))
   return jax.tree.map(lambda w, d: np.float32(w + eta * d), params, mean), eta
 

@@ -6,7 +6,7 @@ Blanchard et al. 2017 (arXiv:1703.02757).
 
 import numpy as np
 
-from tests.reference.networks import like, vector
+from tests.reference.networks import as_tree, vector
 
 
 def median(vectors):
@@ -17,7 +17,8 @@ def median(vectors):
 def trimmed_mean(vectors, trim):
   """[n, P] -> [P]: each coordinate's mean but for floor(trim n) at either end."""
   cut = int(trim * len(vectors))
-  columns = [sorted(one)[cut : len(one) - cut] for one in np.transpose(vectors)]
+  columns = [np.sort(column) for column in np.transpose(vectors)]
+  columns = [column[cut : len(column) - cut] for column in columns]
   return np.array([sum(column) / len(column) for column in columns])
 
 
@@ -44,7 +45,7 @@ def combined(models, options):
     'trimmed_mean': lambda: trimmed_mean(vectors, options.trim),
     'krum': lambda: krum(vectors, *of_krum),
   }
-  return like(models[0], rule[options.algorithm]())
+  return as_tree(rule[options.algorithm](), models[0])
 
 
 RULES = ('median', 'trimmed_mean', 'krum')

@@ -21,12 +21,12 @@ TOLERANCE = 1e-5
 # Without a server -> the algorithm that the reference runs on a mixing matrix.
 PEERS = {'decentralized_fedavg': 'fedavg', 'decentralized_moon': 'moon'}
 # Terms that algorithms add to the loss.
-OWN_LOSSES = dict.fromkeys(
+RIVAL_LOSSES = dict.fromkeys(
   (
     *('prototype_loss', 'distance_loss', 'distillation_loss', 'correlation_loss'),
     'linear_loss',
   ),
-  'own_loss',
+  'rival_loss',
 )
 # Our names -> the reference's.
 NAMES = PEERS | {'centralized': 'centralised'}
@@ -142,7 +142,7 @@ def assert_equal_to_reference(algorithm, history, expected):
     measured = world.make(algorithm).measured
     means = metrics_lib.means(metrics, measured)
     for name in metrics.sums:
-      true_mean = getattr(truth, OWN_LOSSES.get(name, name))
+      true_mean = getattr(truth, RIVAL_LOSSES.get(name, name))
       assert (name in means) == (true_mean is not None)
       if name in means:
         np.testing.assert_allclose(means[name], true_mean, atol=TOLERANCE)
