@@ -41,7 +41,7 @@ def epoch_steps(sizes: np.ndarray, batch_size: int, *, drop_last: bool) -> np.nd
 def client_batches(
   owned_rows: np.ndarray, *, rng_key: tuple[int, int, int], work: LocalWork
 ) -> tuple[np.ndarray, np.ndarray]:
-  """One client's batches of a round: every epoch in a new order, no example left out.
+  """One client's batches of a round: each epoch has its examples in a new order.
 
   Args:
     owned_rows: [n] rows of the examples that the client owns.
@@ -50,7 +50,8 @@ def client_batches(
 
   Returns:
     example_rows: [epochs * ceil(n / B), B] int32; an epoch's last batch is filled up
-      with copies of its last example.
+      with copies of its last example. With `drop_last` it is left out if it is not
+      full: [epochs * floor(n / B), B].
     num_real: [epochs * ceil(n / B)] int32 number of examples that are no copies.
   """
   seed, round_index, client = rng_key

@@ -115,7 +115,8 @@ class TrainingPlanner:
   ) -> np.ndarray:
     """[K] client ids -> [K] steps that each one trains in the round.
 
-    An interrupted client trains 1 step to all but one.
+    With `local_epochs_min`, a client's number of epochs is drawn. An interrupted client
+    trains some of its steps: the number is drawn, from 1 to all but one.
     """
     steps = self.real_steps(clients)
     most_epochs, fewest_epochs = self.work.local_epochs, self.work.local_epochs_min
@@ -137,7 +138,18 @@ class TrainingPlanner:
     interrupted: Iterable[int] = (),
     slots: Iterable[int] | None = None,
   ) -> list[tuple[np.ndarray, np.ndarray]]:
-    """`client_batches` of clients [K] in a round, or only of those in some slots."""
+    """The batches of clients [K] in a round, as far as they train.
+
+    Args:
+      round_index: the round, from 0.
+      clients: [K] client ids, ascending.
+      interrupted: those of them that stop before they have done all their steps.
+      slots: slots of the clients whose batches are made; None: all.
+
+    Returns:
+      For each of these slots, (example_rows [steps, B], num_real [steps]) as
+      `client_batches` returns them.
+    """
     rows_of_slot = self.data.rows_of(clients)
     steps = self.steps_of_round(round_index, clients, interrupted)
     batches = []
@@ -168,6 +180,8 @@ class TrainingPlanner:
 
     shape = self.max_steps, self.layout.num_lanes
     example_rows = np.zeros((*shape, self.work.batch_size), np.int32)
+    # Of filler steps: in segments of a fixed length 0 tells the round to drop the step.
+    # Otherwise nothing reads its result.
     num_real = np.full(shape, 0 if self.layout.segment_steps else 1, np.int32)
     step_real = np.zeros(shape, bool)
     for lane, queue in enumerate(queues):
@@ -225,11 +239,12 @@ class Planner:
 
   def plan(self, round_index: int) -> RoundPlan:
     """The plan of a round, from 0."""
-    clients, stragglers, interrupted = self.draw(round_index)
-    training = self.training.plan(round_index, clients, interrupted)
+    draw = self.draw(round_index)
+    clients = draw.clients
+    training = self.training.plan(round_index, clients, draw.interrupted)
     second_schedule = None
     if self.second_training:
-      second = self.second_training.plan(round_index, clients, interrupted)
+      second = self.second_training.plan(round_index, clients, draw.interrupted)
       second_schedule = second.schedule
     mixing = None
     if self.averaging.mixing:
@@ -243,7 +258,7 @@ class Planner:
         self.seed, round_index, clients, self.participation.attackers
       ),
       step_real=training.step_real,
-      stragglers=stragglers,
+      stragglers=draw.stragglers,
     )
 
   def cohort_of(self, clients: np.ndarray) -> Cohort:

@@ -66,6 +66,7 @@ def make_round(
   def with_extra_scalars(scalars, server_memory):
     """All scalars, including those that the algorithm computes; and only the latter."""
     numbers = dict(algorithm.scalars(scalars.algorithm, server_memory))
+    # Each is a single number, of the type that it has.
     template = {
       name: jnp.zeros((), jnp.result_type(number)) for name, number in numbers.items()
     }
@@ -82,7 +83,12 @@ def make_round(
   def aggregate(old_server, finished, plan, scalars):
     finite, weights = finished.metrics.finite, plan.cohort.weights
     if algorithm.needs_all_uploads:
-      sent = Uploads(finished.upload, weights, finite, plan.attack_seeds)
+      sent = Uploads(
+        stacked=finished.upload,
+        weights=weights,
+        counted=finite,
+        attackers=plan.attack_seeds,
+      )
     else:
       sent = aggregation.mean_of_finite(finished.upload, finite, weights)
     counted_fraction = jnp.sum(finite, dtype=jnp.float32) / num_clients
@@ -100,7 +106,7 @@ def make_round(
       reports=first.metrics.reports | {'personal_loss': personal_loss},
       finite=first.metrics.finite & second.metrics.finite,
     )
-    return Finished(first.upload, second.memory, metrics)
+    return Finished(upload=first.upload, memory=second.memory, metrics=metrics)
 
   return run_round
 

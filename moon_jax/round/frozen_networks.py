@@ -114,9 +114,9 @@ def once_a_round(
     slot = jnp.maximum(slots[index], 0)
     memory = tree.gather(work.memories, slot)
 
-    def add_batch(index, table):
+    def add_batch(batch_index, table):
       # Past the end the last row is repeated, with the same representations.
-      positions = index * batch_size + jnp.arange(batch_size)
+      positions = batch_index * batch_size + jnp.arange(batch_size)
       positions = jnp.minimum(positions, sizes[slot] - 1)
       rows = split.rows_by_owner[first[slot] + positions]
       representations = represent(memory, split.examples.normalised(rows))

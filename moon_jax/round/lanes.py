@@ -40,16 +40,16 @@ def cohort_training(
     segment_steps: as in the layout of the lanes.
   """
   if num_represented_once:
-    represent = functools.partial(
+    make_frozen_networks = functools.partial(
       frozen_networks.once_a_round, max_examples=num_represented_once
     )
   elif segment_steps and not training.algorithm.frozen_in_training:
-    represent = frozen_networks.several_steps_ahead
+    make_frozen_networks = frozen_networks.several_steps_ahead
   else:
-    represent = frozen_networks.every_batch
+    make_frozen_networks = frozen_networks.every_batch
 
   def train(work):
-    frozen = represent(training, work)
+    frozen = make_frozen_networks(training, work)
     if segment_steps:
       train_segment = segments.of_known_length(
         training, frozen, work, augment, segment_steps
@@ -58,11 +58,12 @@ def cohort_training(
       train_segment = segments.of_any_length(training, frozen, work, augment)
     return _train_lanes(training, train_segment, work)
 
+  if mesh.size == 1:
+    return train
+
   def train_and_exchange(work):
     return aggregation.exchange(train(work), work)
 
-  if mesh.size == 1:
-    return train
   work_spec = Work(
     received=_ON_EVERY_DEVICE,
     round=_ON_EVERY_DEVICE,
@@ -123,6 +124,8 @@ def _train_lanes(
 ) -> Finished:
   """Trains the lanes of one device; clients of other devices keep their memories.
 
+  Below, `lanes` is the Progress of the client in each lane, leaves [L, ...].
+
   Args:
     training: local training of one client.
     train_segment: trains the lanes through a segment.
@@ -168,10 +171,10 @@ def _train_lanes(
     started = start_clients(jnp.maximum(entering, 0), collected.memory)
     return tree.where(entering >= 0, started, lanes), collected
 
+  # Segment 0 begins before the loop, which brings in the clients of the next segment.
   lanes = start_clients(jnp.maximum(schedule.entering[0], 0), work.memories)
   shapes = jax.eval_shape(finish_clients, lanes, schedule.leaving[0])
   empty = collector.empty(shapes, work.memories)
-  _, collected = jax.lax.fori_loop(
-    0, schedule.num_segments[0], run_segment, (lanes, empty)
-  )
+  num_segments = schedule.num_segments[0]  # of this device
+  _, collected = jax.lax.fori_loop(0, num_segments, run_segment, (lanes, empty))
   return collected

@@ -37,6 +37,13 @@ def steps_together(num_steps: int, num_lanes: int, batch_size: int) -> int:
   return next(steps for steps in range(max_steps, 0, -1) if num_steps % steps == 0)
 
 
+def _augment_with(augment: Augment | None, key: jax.Array) -> Callable | None:
+  """The augmentation with the draws of a step; None without augmentation."""
+  if augment is None:
+    return None
+  return functools.partial(augment, for_purpose(key, Purpose.AUGMENT))
+
+
 def of_any_length(
   training: LocalTraining, frozen: FrozenNetworks, work: Work, augment: Augment | None
 ) -> TrainSegment:
@@ -46,8 +53,7 @@ def of_any_length(
 
   def train_client(progress, example_rows, num_real):
     key = step_key(scalars.seed, work.round, progress.client, progress.num_steps)
-    view = augment and functools.partial(augment, for_purpose(key, Purpose.AUGMENT))
-    batch = examples.batch(example_rows, num_real, view)
+    batch = examples.batch(example_rows, num_real, _augment_with(augment, key))
     references = frozen.references(
       represented=None,
       progress=progress,
@@ -92,13 +98,11 @@ def of_known_length(
   def gather_images(progress, example_rows, step_of_group):
     num_steps = progress.num_steps + step_of_group
     key = step_key(scalars.seed, work.round, progress.client, num_steps)
-    key = for_purpose(key, Purpose.AUGMENT)
-    return examples.normalised(
-      example_rows, augment and functools.partial(augment, key)
-    )
+    return examples.normalised(example_rows, _augment_with(augment, key))
 
   def train_client(progress, example_rows, num_real, images, labels, represented):
     key = step_key(scalars.seed, work.round, progress.client, progress.num_steps)
+    # [C, H, W, B] -> [B, H, W, C]
     batch = masked(images.transpose(3, 1, 2, 0), labels, num_real)
     references = frozen.references(
       represented=represented,
@@ -126,14 +130,18 @@ def of_known_length(
       gather_lanes = jax.vmap(gather_steps, (0, 1, None))
       images = gather_lanes(lanes, example_rows, jnp.arange(group_steps))
       represented = frozen.represent_ahead(models, images)
-      # The batch comes last, as convolutions want it, and is not moved in each step.
+      # [L, G, B, H, W, C] -> [G, L, C, H, W, B]: the batch comes last, as convolutions
+      # want it, and is not moved in each step.
       images = images.transpose(1, 0, 5, 3, 4, 2)
       labels = examples.labels[example_rows]
       inputs = example_rows, num_real, images, labels, represented
       return jax.lax.scan(step, lanes, inputs)
 
-    def in_groups(steps):
-      steps = jax.lax.dynamic_slice_in_dim(steps, index * segment_steps, segment_steps)
+    def in_groups(schedule_of_round):
+      """[S, L, ...] -> the steps of this segment, [groups, G, L, ...]."""
+      steps = jax.lax.dynamic_slice_in_dim(
+        schedule_of_round, index * segment_steps, segment_steps
+      )
       return steps.reshape(-1, group_steps, *steps.shape[1:])
 
     groups = in_groups(schedule.example_rows), in_groups(schedule.num_real)

@@ -82,7 +82,7 @@ def run(
       request, experiment, digests, first_state, console, notices, user_callbacks
     )
     with hosts.by_first(opening) as opened:
-      opened = opened or OpenRun(first_state)
+      opened = opened or OpenRun(first_state)  # in all other processes
       _train_and_finish(experiment, opened, stop or Stop(), console)
   hosts.decided_by_first(lambda: console.finished(workdir))
   return ExitCode.DONE
@@ -276,6 +276,7 @@ def _train(
     stop_requested = stop.requested()
     if stop_requested or stop_reason:
       return True
+    # A list: each callback is asked, also after one that wants the state.
     return any([callback.wants_state(number) for callback in callbacks])
 
   with (

@@ -165,10 +165,10 @@ def test_every_function_is_called(name):
   # The calls have had effects.
   assert state.server.memory.inner == 1.0
   assert metrics.computed['rounds'] == 0.0
-  for leaf, like in zip(
+  for leaf, leaf_of_model in zip(
     jax.tree.leaves(tested), jax.tree.leaves(world.variables('mlp_bn')), strict=True
   ):
-    assert leaf.shape == (4, *like.shape)
+    assert leaf.shape == (4, *leaf_of_model.shape)
 
 
 @pytest.mark.parametrize('name', ['scaffold', 'dco_moon', 'sa_moon', 'solo', 'moon'])

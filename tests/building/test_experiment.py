@@ -259,9 +259,9 @@ def test_what_is_kept_of_a_cohort_is_what_is_computed_in_each_step(batches):
     rounds = moon_jax.rounds(built.config)
     return [result.metrics['contrastive_loss'] for result in rounds]
 
-  kept = losses(cache_mib=1)
-  assert kept[0] != kept[2] > 0
-  np.testing.assert_allclose(kept, losses(cache_mib=0), rtol=1e-5)
+  represented_once = losses(cache_mib=1)
+  assert represented_once[0] != represented_once[2] > 0
+  np.testing.assert_allclose(represented_once, losses(cache_mib=0), rtol=1e-5)
 
 
 @functools.cache
@@ -424,15 +424,18 @@ def test_what_is_kept_and_what_is_augmented_reaches_the_program():
   def program(flags):
     return lower_round(build(f'local_epochs=2 {flags}'))
 
-  kept, not_kept = program(''), program('execution.cache_mib=0')
-  assert 'frozen/while' in kept.as_text(debug_info=True)
-  assert 'frozen/while' not in not_kept.as_text(debug_info=True)
+  represents_once = program('')
+  represents_each_step = program('execution.cache_mib=0')
+  assert 'frozen/while' in represents_once.as_text(debug_info=True)
+  assert 'frozen/while' not in represents_each_step.as_text(debug_info=True)
   cropped = program('execution.cache_mib=0 augmentation.name=crop_flip')
   zero_padded = program(
     'execution.cache_mib=0 augmentation.name=crop_flip augmentation.padding=zero'
   )
   # Debug information is left out: it names the caller, which always differs.
-  texts = {lowered.as_text() for lowered in (not_kept, cropped, zero_padded)}
+  texts = {
+    lowered.as_text() for lowered in (represents_each_step, cropped, zero_padded)
+  }
   assert len(texts) == 3
 
 

@@ -231,9 +231,9 @@ def test_a_bad_registration_is_one_line(folder, capsys):
     (folder / 'bad.py').write_text(HEAD + code + '\n')
     # A wrong default is reported when a run begins, and has no line.
     is_of_default = message.startswith('--config.')
-    place = '' if is_of_default else "--config='bad.py' failed, line 4: "
+    prefix = '' if is_of_default else "--config='bad.py' failed, line 4: "
     lines = complaints(capsys, '--config=bad.py')
-    if lines != [place + message]:
+    if lines != [prefix + message]:
       faults.append(f'{code}: {lines}')
   assert not faults, '\n'.join(faults)
   assert sorted(path.name for path in folder.iterdir()) == ['bad.py', 'mine.py']

@@ -285,11 +285,11 @@ ANYTHING = st.recursive(
 
 @given(
   changed=st.dictionaries(st.sampled_from(list(catalog.every_knob())), ANYTHING),
-  unknown=st.dictionaries(st.text(), ANYTHING),
+  unknown_knobs=st.dictionaries(st.text(), ANYTHING),
 )
 @hypothesis_settings(deadline=None)
-def test_any_values_make_a_config_or_lines(changed, unknown):
-  values = settings() | changed | unknown
+def test_any_values_make_a_config_or_lines(changed, unknown_knobs):
+  values = settings() | changed | unknown_knobs
   lines = ()
   try:
     built = config.validate(values)

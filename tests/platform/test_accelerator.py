@@ -63,9 +63,9 @@ def test_no_lane_only_waits():
 def test_lanes_that_make_a_step_longer_are_weighed_against_a_longer_round():
   steps = [100, 40, 40, 40]  # 220 in one lane, 120 in two, 100 in three
 
-  def lanes(share, **more):
+  def lanes(share, **options):
     return chosen(
-      steps, lane=share * gpu._LANE_BYTES_PER_KERNEL_START, **more
+      steps, lane=share * gpu._LANE_BYTES_PER_KERNEL_START, **options
     ).num_lanes
 
   assert lanes(0.1) == 3  # 130 against 144
@@ -163,9 +163,9 @@ def test_lanes_are_bounded_by_memory_and_one_is_always_there():
   assert chosen(lanes, lanes=5, free=0).num_lanes == 5
 
 
-@pytest.mark.parametrize(('tier', 'kept'), [('device', 4 + 6), ('disk', 6 + 6)])
+@pytest.mark.parametrize(('tier', 'num_memories'), [('device', 4 + 6), ('disk', 6 + 6)])
 def test_a_device_has_free_what_neither_images_nor_memories_take(
-  tier, kept, monkeypatch
+  tier, num_memories, monkeypatch
 ):
   images, memory = (
     np.zeros((1000, 8, 8, 1), np.uint8),
@@ -180,6 +180,6 @@ def test_a_device_has_free_what_neither_images_nor_memories_take(
   # Memory is taken by the images, and by the memories of 4 clients, or of a cohort of 3
   # as they arrive and leave, and of the cohort before and after the round.
   known = {'bytes_limit': 1_000_000, 'bytes_in_use': 12_345}
-  assert free(known) == 1_000_000 - 12_345 - images.nbytes - kept * 1000
+  assert free(known) == 1_000_000 - 12_345 - images.nbytes - num_memories * 1000
   # A device without statistics of its memory has no limit.
   assert free(None) == free({}) == math.inf

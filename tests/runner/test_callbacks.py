@@ -63,8 +63,8 @@ def three_rounds(tmp_path_factory):
   """A run of all three rounds, and the callback that watched it."""
   watcher = Watcher(rounds_with_state=[2])
   folder = tmp_path_factory.mktemp('whole') / 'run'
-  every = {'checkpoint_every_rounds': 2}
-  return moon_jax.run(config(**every), folder, callbacks=[watcher]), watcher
+  changes = {'checkpoint_every_rounds': 2}
+  return moon_jax.run(config(**changes), folder, callbacks=[watcher]), watcher
 
 
 def test_each_method_is_called_in_its_turn(three_rounds):

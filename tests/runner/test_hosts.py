@@ -247,8 +247,8 @@ def test_processes_may_have_several_devices_each(battery, name):
 
 @pytest.mark.faults
 def test_different_commands_are_refused_with_the_difference(folders):
-  each = [('--config.seed=1',), ('--config.seed=2', '--config.num_rounds=7')]
-  outcomes = run(folders, *RUN, f'{DEVICES}1', words_of_each=each)
+  words_of_each = [('--config.seed=1',), ('--config.seed=2', '--config.num_rounds=7')]
+  outcomes = run(folders, *RUN, f'{DEVICES}1', words_of_each=words_of_each)
   line = (
     f'Process 1 on {HOST} has another command or program than process 0: '
     '--config.seed: 1 -> 2; --config.num_rounds: 30 -> 7.'

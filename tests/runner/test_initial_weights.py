@@ -31,8 +31,8 @@ def trained(tmp_path_factory):
 
 def test_the_first_test_is_the_last_of_the_other_run(trained, tmp_path):
   run, path = trained
-  still = config(STILL | {'initial_weights': str(path)})
-  continued = moon_jax.run(still, tmp_path / 'again')
+  frozen = config(STILL | {'initial_weights': str(path)})
+  continued = moon_jax.run(frozen, tmp_path / 'again')
   expected = run.metrics[-1]['test_accuracy']
   assert continued.metrics[0]['test_accuracy'] == expected
   np.testing.assert_allclose(

@@ -190,8 +190,8 @@ def test_more_rounds_continue_a_finished_run(tmp_path, workdir):
   # step from which on earlier events are void.
   begin = event_pb2.SessionLog.SessionStatus.Value('START')
   boards = sorted((run / 'tensorboard').iterdir(), key=os.path.getmtime)
-  every = [event for path in boards for event in events(path)]
-  assert [e.step for e in every if e.session_log.status == begin] == [1, 3]
+  all_events = [event for path in boards for event in events(path)]
+  assert [e.step for e in all_events if e.session_log.status == begin] == [1, 3]
   (earlier,) = json.loads((run / 'config.json').read_text())['earlier']
   assert 'checkpoint_every_rounds=2' in earlier['command']
 

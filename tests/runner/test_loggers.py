@@ -21,7 +21,7 @@ PICTURE = 'partition._type'
 PLACES = {'WANDB_MODE': 'offline', 'WANDB_SILENT': 'true'}
 
 
-def needs(package):
+def slow_with(package):
   """A test of some ten seconds that needs a library."""
   absent = importlib.util.find_spec(package) is None
 
@@ -90,7 +90,7 @@ def values(items):
   return {i.key or '.'.join(i.nested_key): json.loads(i.value_json) for i in items}
 
 
-@needs('wandb')
+@slow_with('wandb')
 def test_a_run_and_its_resumption_are_one_run_of_wandb(tmp_path):
   run(tmp_path, '--config.logger=wandb', '--workdir=mine/a')
   run(tmp_path, '--config.logger=wandb', '--workdir=mine/a', '--config.num_rounds=3')
@@ -119,7 +119,7 @@ def test_a_run_and_its_resumption_are_one_run_of_wandb(tmp_path):
 SWEEP = ('-m', 'moon_jax.sweep')
 
 
-@needs('wandb')
+@slow_with('wandb')
 def test_the_runs_of_a_sweep_are_a_group_of_wandb(tmp_path):
   words = ('--over', 'seed=0,1', '--out=mu', '--no-report', '--config.logger=wandb')
   run(tmp_path, *words, program=SWEEP)
@@ -155,7 +155,7 @@ def stored(folder):
   return runs
 
 
-@needs('mlflow')
+@slow_with('mlflow')
 def test_a_run_and_its_resumption_are_one_run_of_mlflow(tmp_path):
   words = ('--config.logger=mlflow', '--workdir=mine/a')
   run_with_mlflow(tmp_path, words)
@@ -187,7 +187,7 @@ def test_a_run_and_its_resumption_are_one_run_of_mlflow(tmp_path):
   assert {step for _, step, _ in metrics} == {4}
 
 
-@needs('mlflow')
+@slow_with('mlflow')
 def test_a_round_that_is_run_again_is_not_logged_twice(tmp_path):
   """After a crash the state of round 2 is lost, but MLflow has its metrics."""
   words = ('--config.logger=mlflow', '--workdir=a')
