@@ -148,7 +148,7 @@ def sweep(
     name = cli.name_of(None, changes)
     command = f'moon_jax.run(config, {str(folder / name)!r})'
     request = cli.request(run_config, folder / name, command)
-    runs.append(SweepRun(name, [], request))
+    runs.append(SweepRun(name=name, argv=[], request=request))
   if problems := in_one_folder([run.name for run in runs]):
     raise config_lib.ConfigError(problems)
   running.check(runs)

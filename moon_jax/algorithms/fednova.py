@@ -44,7 +44,7 @@ def fednova(*, mu: float, tau_eff: str = 'norm') -> base.Algorithm:
   """
 
   def begin(received, memory):
-    return Path(jnp.zeros(()), jnp.zeros(()), jnp.zeros(()))
+    return Path(velocity=jnp.zeros(()), length=jnp.zeros(()), steps=jnp.zeros(()))
 
   def after_update(updated, params, task):
     strength = -task.optimizer['learning_rate'] * task.scalars['mu']
@@ -55,7 +55,11 @@ def fednova(*, mu: float, tau_eff: str = 'norm') -> base.Algorithm:
     path, optimizer = task.local, task.optimizer
     velocity = optimizer['momentum'] * path.velocity + 1.0
     shrinkage = 1.0 - optimizer['learning_rate'] * task.scalars['mu']
-    return Path(velocity, shrinkage * path.length + velocity, path.steps + 1.0)
+    return Path(
+      velocity=velocity,
+      length=shrinkage * path.length + velocity,
+      steps=path.steps + 1.0,
+    )
 
   def upload(trained, task):
     path = task.local

@@ -247,7 +247,9 @@ def train_on_devices(
   rows_by_owner = training_partition.indices
   position_of_row[rows_by_owner] = np.arange(len(rows_by_owner))
   split = TrainSplit(
-    examples=DeviceSplit(images, labels, dataset.mean, dataset.std),
+    examples=DeviceSplit(
+      images=images, labels=labels, mean=dataset.mean, std=dataset.std
+    ),
     rows_by_owner=rows_by_owner,
     offsets=training_partition.offsets.astype(np.int32),
     position_of_row=position_of_row,

@@ -84,7 +84,7 @@ class Stream:
     images = np.zeros((size, *data.train_images.shape[1:]), np.uint8)
     labels = np.zeros(size, np.int32)
     return TrainSplit(
-      examples=DeviceSplit(images, labels, data.mean, data.std),
+      examples=DeviceSplit(images=images, labels=labels, mean=data.mean, std=data.std),
       rows_by_owner=np.arange(size, dtype=np.int32),
       offsets=np.zeros(self.cohort_size + 1, np.int32),
       position_of_row=np.arange(size, dtype=np.int32),

@@ -143,7 +143,9 @@ def tests_on_devices(
   validation = None
   if divided.validation:
     images, labels = divided.validation
-    validation = DeviceSplit(images, labels, dataset.mean, dataset.std)
+    validation = DeviceSplit(
+      images=images, labels=labels, mean=dataset.mean, std=dataset.std
+    )
     validation = devices.replicate(validation, mesh)
   return Tests(
     examples=devices.replicate(examples, mesh),

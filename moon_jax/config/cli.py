@@ -66,7 +66,7 @@ def request(config: config_lib.Config, workdir: pathlib.Path, command: str) -> R
   changed = {
     name: value for name, value in values.items() if value != defaults.get(name)
   }
-  return Request(config, workdir, command, changed)
+  return Request(config=config, workdir=workdir, command=command, changed=changed)
 
 
 def fingerprint(request: Request) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _split_words(argv: list[str]) -> _Words:
   kinds = {'config': str, 'workdir': str}
   others, values = read_flags(argv, kinds, known_only=True)
   choice = DEFAULT_CONFIG if values.config is None else values.config
-  return _Words(choice, values.workdir, others)
+  return _Words(choice=choice, workdir=values.workdir, others=others)
 
 
 def _read_overrides(words: list[str]) -> tuple[dict[str, str], list[str]]:

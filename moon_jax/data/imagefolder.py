@@ -96,7 +96,13 @@ def load_imagefolder(
     DataError: it is no such folder, or an image cannot be used.
   """
   root = expand(path).absolute()
-  folder = _Folder(flag('data.path', path), root, test_fraction, test_seed, image_size)
+  folder = _Folder(
+    data_flag=flag('data.path', path),
+    root=root,
+    test_fraction=test_fraction,
+    test_seed=test_seed,
+    side=image_size,
+  )
   draw = test_fraction, test_seed
   with one_line(f'{folder.data_flag} must be a folder of images by class'):
     layout = _layout(folder)
@@ -274,7 +280,9 @@ def _pictures_in(data_flag, outer) -> list[Picture]:
         f'{data_flag}: {outer.name!r} holds images, and so does its folder '
         f'{inner.name!r}; put all images of a class into one folder.'
       )
-    pictures += [Picture(path, inner.name, outer.name) for path in inner_images]
+    pictures += [
+      Picture(path=path, label=inner.name, domain=outer.name) for path in inner_images
+    ]
   return pictures
 
 
@@ -306,7 +314,7 @@ def _listed_pictures(root, lists: _Lists) -> _Splits:
         domain, label = re.fullmatch('([^/]+)/([^/]+)/[^/]+', name).groups()
         if numbers.setdefault(label, int(number)) != int(number):
           raise ValueError(f'{path.name} has two numbers of the class {label!r}')
-        yield Picture(files.named(root, name), label, domain)
+        yield Picture(path=files.named(root, name), label=label, domain=domain)
 
   train, test = list(pictures_of(lists.train)), list(pictures_of(lists.test))
 
@@ -314,7 +322,9 @@ def _listed_pictures(root, lists: _Lists) -> _Splits:
   def by_number(picture):
     return numbers[picture.label]
 
-  return _Splits(sorted(train, key=by_number), sorted(test, key=by_number), [])
+  return _Splits(
+    train=sorted(train, key=by_number), test=sorted(test, key=by_number), validation=[]
+  )
 
 
 def _drawn(pictures, fraction, seed) -> _Splits:

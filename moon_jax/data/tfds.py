@@ -302,4 +302,6 @@ def _read_split(builder, split, image_key, label_key, client_key):
       user_ids += feature[client_key].bytes_list.value
   if builder.info.name in TRANSPOSED:
     images = images.transpose(0, 2, 1, 3)
-  return _Split(images, labels, np.array(user_ids) if client_key else None)
+  return _Split(
+    images=images, labels=labels, user_ids=np.array(user_ids) if client_key else None
+  )

@@ -99,7 +99,7 @@ def load_torchvision(path: str, name: str, trust_pickles: bool = False) -> Datas
   known = _SETS[set_name]
   data_flag = flag('data.path', path)
   folder = _folder(expand(path).absolute(), known.folder)
-  request = _Request(folder, split, trust_pickles)
+  request = _Request(folder=folder, split=split, trust_pickles=trust_pickles)
   with one_line(
     f'{data_flag} must be the root of torchvision, with {name} in {known.folder}'
   ):

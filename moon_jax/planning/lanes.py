@@ -120,4 +120,6 @@ def _segments_of_device(queues, num_steps, segment_steps, max_segments):
     leaving[last_segment, lane] = queue
   bounds = np.zeros(max_segments + 1, np.int32)
   bounds[1 : len(segments_end) + 1] = segments_end
-  return Segments(entering, leaving, bounds, len(segments_end))
+  return Segments(
+    entering=entering, leaving=leaving, bounds=bounds, num_segments=len(segments_end)
+  )

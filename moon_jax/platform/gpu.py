@@ -95,7 +95,9 @@ def training_memory(
   if not _is_slow(network.shapes['params']):
     kept_by_frozen = len(lane.frozen) * backward_bytes / batch_size / 2
     image_bytes = 4 * math.prod(image_shape) + kept_by_frozen
-  return TrainingMemory(lane_bytes, image_bytes, batch_size)
+  return TrainingMemory(
+    lane_bytes=lane_bytes, image_bytes=image_bytes, batch_size=batch_size
+  )
 
 
 class _LaneArrays(NamedTuple):
@@ -117,7 +119,7 @@ def _arrays_of_lane(network, algorithm, variables, images):
     return network.train(trained, images, mask, jax.random.key(0))
 
   _, backward, _ = jax.vjp(train, variables['params'], has_aux=True)
-  return _LaneArrays(client_memory, frozen, backward)
+  return _LaneArrays(client_memory=client_memory, frozen=frozen, backward=backward)
 
 
 def free_bytes(

@@ -334,7 +334,11 @@ def of_sweep(sweep: Sweep) -> LineChart:
   all_values = (value for line in sweep.lines.values() for value in line)
   values = groups.in_order(sweep.knob, all_values)
   lines = [
-    Line(label, _points(sweep, series_by_value, values), _first_label(series_by_value))
+    Line(
+      label=label,
+      points=_points(sweep, series_by_value, values),
+      style_label=_first_label(series_by_value),
+    )
     for label, series_by_value in sweep.lines.items()
   ]
   for label, series in sweep.levels.items():

@@ -107,7 +107,7 @@ def _tex_column(column: Column, rows: Sequence[Row], is_number: bool) -> _TexCol
       heading=rf'\multicolumn{{2}}{{c}}{{{heading}}}',
       cells=cells,
     )
-  return _TexColumn('r' if is_number else 'l', heading, cells)
+  return _TexColumn(alignment='r' if is_number else 'l', heading=heading, cells=cells)
 
 
 def _mean(cell: _CellText, mark: str, longest_decimals: str) -> str:

@@ -108,7 +108,7 @@ def _members(settings: Sequence[Setting]) -> dict[pathlib.Path, _Member]:
   for setting in settings:
     for series in setting.series:
       for number, run in enumerate(series.finished.values()):
-        member = _Member(setting, series, run, number)
+        member = _Member(setting=setting, series=series, run=run, number=number)
         members.setdefault(run.path.resolve(), member)
   return members
 

@@ -49,7 +49,7 @@ def make_collector(weights: jax.Array, *, keeps_all_uploads: bool) -> Collector:
       leaving,
       (finished.memory, finished.metrics),
     )
-    return Finished(upload, memory, metrics)
+    return Finished(upload=upload, memory=memory, metrics=metrics)
 
   def add_to_mean(mean, leaving, finished):
     slots = jnp.maximum(leaving, 0)

@@ -221,7 +221,7 @@ class LocalTraining(NamedTuple):
       finite=tree.all_finite((upload, memory, progress.sums, drift, reports)),
       server_finite=None,
     )
-    return Finished(upload, memory, metrics)
+    return Finished(upload=upload, memory=memory, metrics=metrics)
 
   def _objective(self, progress, references, received, scalars, batch, key):
     """Builds (params, `Task.local`) -> the loss, and what goes with it.

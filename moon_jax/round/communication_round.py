@@ -61,7 +61,7 @@ def make_round(
     metrics = finished.metrics._replace(
       computed=extra_scalars, server_finite=tree.all_finite(server)
     )
-    return State(server, client_memories, state.round + 1), metrics
+    return State(server=server, clients=client_memories, round=state.round + 1), metrics
 
   def with_extra_scalars(scalars, server_memory):
     """All scalars, including those that the algorithm computes; and only the latter."""

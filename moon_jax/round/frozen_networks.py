@@ -83,7 +83,9 @@ def several_steps_ahead(training: LocalTraining, work: Work) -> FrozenNetworks:
   def references(represented, progress, example_rows, batch, key):
     return {name: represented[index] for index, name in enumerate(model_names)}
 
-  return FrozenNetworks(references, models_of, represent_ahead)
+  return FrozenNetworks(
+    references=references, models_of=models_of, represent_ahead=represent_ahead
+  )
 
 
 def once_a_round(

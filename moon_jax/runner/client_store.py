@@ -204,7 +204,12 @@ class ClientStore:
   def index(self) -> Index:
     """The places of the records; it is valid once they are on the disk."""
     clients = np.flatnonzero(self._places >= 0)
-    return Index(clients, self._places[clients], self._checksums[clients], self._layout)
+    return Index(
+      clients=clients,
+      places=self._places[clients],
+      checksums=self._checksums[clients],
+      layout=self._layout,
+    )
 
   def restore(self, index: Index) -> None:
     """Continues from the memories of a checkpoint."""

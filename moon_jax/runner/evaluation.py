@@ -83,7 +83,7 @@ def evaluate(
   distance = None
   if experiment.algorithm.share:
     distance = _distance_of_state(experiment, state, store, has_trained)
-  return Tested(score, distance, num_correct)
+  return Tested(score=score, consensus_distance=distance, num_correct=num_correct)
 
 
 def _score_stored_models(experiment, program, state, store, has_trained) -> Score:

@@ -208,7 +208,13 @@ def _open(
       stack.callback(callback.close)
       callback.begin(run)
     stop_reason = run_directory.why_stopped(checkpoints.manifest, config)
-    yield OpenRun(state, store, records, callbacks, stop_reason)
+    yield OpenRun(
+      state=state,
+      store=store,
+      records=records,
+      callbacks=callbacks,
+      stop_reason=stop_reason,
+    )
 
 
 def _train_and_finish(

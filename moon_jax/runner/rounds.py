@@ -274,7 +274,9 @@ class Rounds:
       'pack': time.perf_counter() - begin - lookup_seconds,
       'store': store_seconds + lookup_seconds,
     }
-    return _PackedRound(index, plan, inputs, train, seconds)
+    return _PackedRound(
+      index=index, plan=plan, inputs=inputs, train=train, seconds=seconds
+    )
 
   def _store_memories(self):
     """Gives the store the memories of a round's clients; returns the seconds taken."""
@@ -303,7 +305,14 @@ class Rounds:
         tests = self._experiment.tests
         score = self._programs.evaluate(state, tests.examples, tests.validation)
         tested = evaluation.Tested(score)
-    return _DispatchedRound(packed.index, packed.plan, clock, state, metrics, tested)
+    return _DispatchedRound(
+      index=packed.index,
+      plan=packed.plan,
+      clock=clock,
+      state=state,
+      metrics=metrics,
+      tested=tested,
+    )
 
   def _read(self, dispatched, is_state_wanted, next_packed):
     """Waits for the results of a round."""

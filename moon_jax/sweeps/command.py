@@ -110,7 +110,7 @@ def parse(argv: Sequence[str]) -> SweepRequest:
   path, _ = config_lib.split(choice)
   out = expand(values.out or f'runs/{pathlib.Path(path).stem}-sweep')
   over = cli.values_of('over', values.over)
-  return SweepRequest(sweep_runs(choice, words, over, out), out, values)
+  return SweepRequest(runs=sweep_runs(choice, words, over, out), out=out, flags=values)
 
 
 def _run(argv: Sequence[str], stop: Stop) -> int:

@@ -64,7 +64,7 @@ def sweep_runs(
         f'{option("workdir")}={out / name}',
       ]
       try:
-        runs.append(SweepRun(name, argv, cli.parse(argv)))
+        runs.append(SweepRun(name=name, argv=argv, request=cli.parse(argv)))
       except ConfigError as error:
         problems.extend(error.problems)
   problems.extend(in_one_folder([run.name for run in runs]))

@@ -536,7 +536,7 @@ def _decoded(picture, columns):
 
 def _user_rows(data_flag, split, client):
   if not client:
-    return _UserRows([''], np.arange(len(split)), [len(split)])
+    return _UserRows(names=[''], rows=np.arange(len(split)), ends=[len(split)])
   ids = np.asarray(split.select_columns([client]).with_format('numpy')[:][client])
   if ids.ndim != 1 or ids.dtype.kind not in 'iuU':
     raise DataError(f'{data_flag}: the column {client!r} must hold numbers or text.')

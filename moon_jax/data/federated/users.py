@@ -110,7 +110,9 @@ def _renumbered(dataset: Dataset, with_training_data: np.ndarray) -> Dataset:
 def test_split(dataset: Dataset, num_clients: int) -> TestSplit:
   """The users of the test examples; the first `num_clients` users are clients."""
   if dataset.test_clients is None:
-    return TestSplit(None, np.zeros(0, np.int64), 0)
+    return TestSplit(
+      owner=None, sizes=np.zeros(0, np.int64), num_users_without_training_data=0
+    )
   users, owner, sizes = np.unique(
     dataset.test_clients, return_inverse=True, return_counts=True
   )

@@ -82,7 +82,11 @@ def _write_records(
       _as_os_error(lambda record=record: writer.write(record))
       # Not a count up to the largest class, which may be beyond 2^63.
       classes, counts = np.unique(user.labels, return_counts=True)
-      written.append(_Written(user.name, records.check_of(record), classes, counts))
+      written.append(
+        _Written(
+          name=user.name, check=records.check_of(record), classes=classes, counts=counts
+        )
+      )
       sums = pixel_sums(images)
       total, squares = total + sums.total, squares + sums.squares
   finally:
