@@ -135,7 +135,7 @@ def _cost_of_moon(name, data_dir, repeats, cores, details, *, seconds):
 def _utilisation():
   """Useful / executed steps of 100 clients, 10 a round, beta 0.1, default lanes."""
   labels = np.repeat(np.arange(10), 5000)
-  split = partition.make(
+  split = partition.deal(
     'dirichlet', labels, seed=0, num_clients=100, beta=0.1, min_size=10, balance=True
   ).partition
   cores = len(os.sched_getaffinity(0))

@@ -206,7 +206,7 @@ def deal(dataset: Dataset, options: DataOptions) -> partition.Dealt:
     rule_options['clients'] = dataset.train_clients
     if dataset.train_clients is not None:
       num_clients = len(users.sizes_of(dataset))
-  return partition.make(
+  return partition.deal(
     options.partition,
     dataset.train_labels,
     num_clients=num_clients,

@@ -176,7 +176,7 @@ def run_round(
 def cohort_training(
   experiment: Experiment, algorithm: Algorithm, *, num_represented_once: int = 0
 ) -> Callable[[client_training.Work], client_training.Finished]:
-  """Trains a cohort by an algorithm; see also `num_represented_once`."""
+  """Builds the function that trains a cohort; see also `num_represented_once`."""
   config = experiment.config
   augmentation_options = catalog.options('augmentation', flatten(config))
   return lanes.cohort_training(
@@ -191,7 +191,7 @@ def cohort_training(
 def second_training(
   experiment: Experiment, second: SecondTraining
 ) -> Callable[[client_training.Work], client_training.Finished]:
-  """Trains a cohort a second time, or fine-tunes its models, as `second` says."""
+  """Builds the function that trains a cohort again, or fine-tunes its models."""
   return make_second_training(second, cohort_training(experiment, second.algorithm))
 
 

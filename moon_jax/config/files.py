@@ -172,8 +172,8 @@ def import_config(path: str, *, relative_to: str | None = None) -> ModuleType:
   others = [file for file in candidates if not _is_same(file, asking_file)]
   file = _first_file(others)
   if file is None:
-    wanted = 'such file' if others == candidates else 'other file of this name'
-    raise ConfigError([f'import_config({path!r}): there is no {wanted}.'])
+    missing = 'such file' if others == candidates else 'other file of this name'
+    raise ConfigError([f'import_config({path!r}): there is no {missing}.'])
   return _module(f'import_config({path!r})', file)
 
 

@@ -294,4 +294,4 @@ def test_a_registered_partition_that_is_none(indices, offsets, message):
   wrong_partition = moon_jax.Partition(np.array(indices), np.array(offsets))
   moon_jax.register_partition('mine', lambda labels, **options: wrong_partition)
   with pytest.raises(UsageError, match=message):
-    partition.make('mine', np.zeros(4, int), num_clients=3, min_size=1, seed=0)
+    partition.deal('mine', np.zeros(4, int), num_clients=3, min_size=1, seed=0)

@@ -35,7 +35,7 @@ NAMES = tuple(TAKES)
 def dealt(name='dirichlet', labels=LABELS, **changes):
   unused = OWN - set(TAKES.get(name, ()))
   knobs = {n: v for n, v in (OPTIONS | changes).items() if n not in unused}
-  return partition.make(name, labels, **knobs)
+  return partition.deal(name, labels, **knobs)
 
 
 def partition_of(name='dirichlet', labels=LABELS, **changes):

@@ -10,7 +10,7 @@ from moon_jax.core.errors import KnobError
 from moon_jax.data.partition.base import Dealt, Partition, class_counts, grouped
 
 
-def make(name: str, labels: np.ndarray, *, num_clients: int, **options: Any) -> Dealt:
+def deal(name: str, labels: np.ndarray, *, num_clients: int, **options: Any) -> Dealt:
   """Partitions the examples by a rule of the catalog.
 
   Args:
