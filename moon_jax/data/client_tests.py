@@ -78,11 +78,11 @@ def hold_out(
     rng = host_rng(seed, Purpose.LOCAL_TEST, client)
     drawn = rng.permutation(sizes[client])[:test_size]
     is_test[partition.offsets[client] + drawn] = True
-  training = Partition(
+  training_partition = Partition(
     indices=partition.indices[~is_test], offsets=_offsets(sizes - test_sizes)
   )
   tests = _tests_of(partition.indices[is_test], test_sizes, of_training=True)
-  return training, tests
+  return training_partition, tests
 
 
 def tests_of_users(dataset: Dataset, num_clients: int) -> ClientTestRows | None:

@@ -106,6 +106,7 @@ def cut_into_segments(
 
 
 def _segments_of_device(queues, num_steps, segment_steps, max_segments):
+  """The segments of one device's lanes; see `cut_into_segments`."""
   clients_end = [np.cumsum(num_steps[queue]) for queue in queues]
   segments_end = np.unique(np.concatenate(clients_end))
   if segment_steps:
@@ -115,6 +116,7 @@ def _segments_of_device(queues, num_steps, segment_steps, max_segments):
   leaving = np.full((max_segments, len(queues)), -1, np.int32)
   for lane, queue in enumerate(queues):
     last_segment = np.searchsorted(segments_end, clients_end[lane])
+    # A client enters when the client before it in the queue has left.
     first_segment = np.append(0, last_segment + 1)[:-1]
     entering[first_segment, lane] = queue
     leaving[last_segment, lane] = queue

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from moon_jax.core import tree
 from moon_jax.core.keys import Purpose, for_purpose, step_key
 from moon_jax.data.augment import Augment
-from moon_jax.data.device import masked
+from moon_jax.data.device import View, masked
 from moon_jax.round.client_training import LocalTraining, Progress, Work
 from moon_jax.round.frozen_networks import FrozenNetworks
 
@@ -37,8 +37,8 @@ def steps_together(num_steps: int, num_lanes: int, batch_size: int) -> int:
   return next(steps for steps in range(max_steps, 0, -1) if num_steps % steps == 0)
 
 
-def _augment_with(augment: Augment | None, key: jax.Array) -> Callable | None:
-  """The augmentation with the draws of a step; None without augmentation."""
+def _view_of_step(augment: Augment | None, key: jax.Array) -> View | None:
+  """How a step with this key sees its images: augmented, or None: as they are."""
   if augment is None:
     return None
   return functools.partial(augment, for_purpose(key, Purpose.AUGMENT))
@@ -53,7 +53,7 @@ def of_any_length(
 
   def train_client(progress, example_rows, num_real):
     key = step_key(scalars.seed, work.round, progress.client, progress.num_steps)
-    batch = examples.batch(example_rows, num_real, _augment_with(augment, key))
+    batch = examples.batch(example_rows, num_real, _view_of_step(augment, key))
     references = frozen.references(
       represented=None,
       progress=progress,
@@ -98,7 +98,7 @@ def of_known_length(
   def gather_images(progress, example_rows, step_of_group):
     num_steps = progress.num_steps + step_of_group
     key = step_key(scalars.seed, work.round, progress.client, num_steps)
-    return examples.normalised(example_rows, _augment_with(augment, key))
+    return examples.normalised(example_rows, _view_of_step(augment, key))
 
   def train_client(progress, example_rows, num_real, images, labels, represented):
     key = step_key(scalars.seed, work.round, progress.client, progress.num_steps)
