@@ -69,6 +69,10 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.data.image=                          name of the images; '' is pixels, image,
                                                 ...
   --config.data.label=                          name of the labels; '' is label, ...
+  --config.data.range=                          numbers of black and white; '' is 0,255
+                                                for integers, 0,1 for floats; two
+                                                numbers LOW,HIGH, the first smaller, or
+                                                ''
   --config.data.test_fraction=0.0               fraction of each class drawn for the
                                                 test; 0 draws none; in [0, 1)
   --config.data.test_seed=0                     seed of the draw of test images; in [0,

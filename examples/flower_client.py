@@ -32,14 +32,14 @@ class Client(flwr.client.NumPyClient):
 
     Args:
       model: a run directory or a file of weights.
-      images: [M, H, W, C] uint8.
+      images: [M, H, W, C], numbers as in the run's data.
       labels: [M] integers.
       rate: learning rate.
       batch_size: number of examples in a step.
     """
     self._trained = moon_jax.load(model)
     self._names = list(weights.flat(self._trained.variables))
-    self._images, self._labels = images, labels
+    self._images, self._labels = self._trained.grey_levels(images), labels
     self._rate, self._batch_size = rate, batch_size
     self._gradient = jax.jit(jax.value_and_grad(self._loss))
 

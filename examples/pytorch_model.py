@@ -25,19 +25,22 @@ from moon_jax.core import weights
 class MoonCnn(nn.Module):
   """The layers of `moon_jax.models.cnn.MoonCnn`, by the same names."""
 
-  def __init__(self, shapes, mean, std):
-    """Takes name of a layer -> shape of its kernel in the file, and [C] statistics."""
+  def __init__(self, shapes, image_facts):
+    """Takes name of a layer -> shape of its kernel, and `images` of the metadata."""
     super().__init__()
     for name, (*window, inputs, outputs) in shapes.items():
       size = window[:1]
       kind = nn.Conv2d if window else nn.Linear
       self.add_module(name, kind(inputs, outputs, *size))
-    self.register_buffer('mean', torch.tensor(mean).reshape(1, -1, 1, 1))
-    self.register_buffer('std', torch.tensor(std).reshape(1, -1, 1, 1))
+    for name in ('mean', 'std'):
+      self.register_buffer(name, torch.tensor(image_facts[name]).reshape(1, -1, 1, 1))
+    scale = image_facts['scale']
+    self.black, self.white = scale['low'], scale['high']
 
   def forward(self, images):
-    """[B, C, H, W], pixels in [0, 255] -> logits [B, Y]."""
-    x = (images.float() / 255 - self.mean) / self.std
+    """[B, C, H, W], numbers as in the run's data -> logits [B, Y]."""
+    levels = (images.double() - self.black) * (255 / (self.white - self.black))
+    x = (levels.round().float() / 255 - self.mean) / self.std
     for convolution in (self.conv1, self.conv2):
       x = nn.functional.max_pool2d(convolution(x), 2).relu()
     x = x.permute(0, 2, 3, 1).flatten(1)
@@ -60,13 +63,13 @@ def load(path):
     kernels[layer] = array.shape
     order = (3, 2, 0, 1) if array.ndim == 4 else (1, 0)
     state[f'{layer}.weight'] = tensor.permute(order)
-  model = MoonCnn(kernels, image_facts['mean'], image_facts['std'])
+  model = MoonCnn(kernels, image_facts)
   buffers = {'mean': model.mean, 'std': model.std}
   model.load_state_dict(state | buffers)
   return model.eval()
 
 
 def logits(model, images):
-  """Maps images [M, H, W, C] uint8 to logits [M, Y] float32, both NumPy arrays."""
+  """Maps images [M, H, W, C] to logits [M, Y] float32, both NumPy arrays."""
   with torch.no_grad():
     return model(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()

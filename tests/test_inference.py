@@ -9,6 +9,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from sklearn import datasets
 
 import moon_jax
 from moon_jax import config as config_lib
@@ -160,7 +161,7 @@ def test_a_client_without_a_model_of_its_own(workdir):
 @pytest.mark.parametrize(
   ('images', 'words'),
   [
-    (np.full((2, 8, 8), -0.5), 'float64; pixels must be uint8, whole'),
+    (np.full((2, 8, 8), -0.5), 'float64, from -0.5 to -0.5; this model was trained on'),
     *(
       (np.zeros(shape, np.uint8), f'shape {shape}; this network needs [M, 8, 8]')
       for shape in ((2, 8, 9), (2, 8, 8, 3), (8, 8), (0, 8, 8))
@@ -172,8 +173,56 @@ def test_images_that_do_not_fit(loaded, images, words):
     loaded.predict(images)
 
 
+def test_numbers_of_the_source_are_predicted(loaded):
+  """Scikit-learn's own digits are 0 to 16; the model saw them as 256 grey levels."""
+  digits = datasets.load_digits()
+  images, _ = loaded.test_data()
+  assert (images.min(), images.max()) == (0, 16)
+  logits = loaded.predict(digits.images).logits
+  assert np.mean(logits.argmax(1) == digits.target) > LEARNED
+  of_integers = loaded.predict(digits.images.astype(np.uint8)).logits
+  np.testing.assert_array_equal(of_integers, logits)
+  # A number of another scale is refused, in the file of weights too.
+  with refused(UsageError, r'from 0.0 to 240.0; .* numbers in \[0, 16\]. Convert them'):
+    loaded.predict(digits.images * 15)
+  with pytest.warns(
+    UserWarning, match=r'from 0.0 to 1.0, .* numbers in \[0, 16\]: are'
+  ):
+    loaded.predict(digits.images / 16)
+  with refused(UsageError, r'grey_levels\(images\) makes them'):
+    loaded.forward(loaded.variables, images)
+  levels = loaded.grey_levels(digits.images)
+  outputs = loaded.forward(loaded.variables, levels)
+  np.testing.assert_allclose(outputs.logits, logits, atol=1e-5)
+
+
+def test_a_run_of_an_older_version_has_the_scales_of_dtypes(workdir, tmp_path):
+  copy = shutil.copytree(workdir, tmp_path / 'run')
+  edit_json(copy / 'config.json', lambda saved: saved['images'].pop('scale'))
+  older = moon_jax.load(copy)
+  levels, _ = older.test_data()
+  assert levels.dtype == np.uint8
+  logits = older.predict(levels).logits
+  newer = moon_jax.load(workdir)
+  np.testing.assert_array_equal(newer.predict(newer.test_data()[0]).logits, logits)
+  for alike in (levels.astype(np.int64), levels / 255):
+    np.testing.assert_array_equal(older.predict(alike).logits, logits)
+  with refused(UsageError, r'from 0.0 to 16.0; .* floats in \[0, 1\]. Convert them'):
+    older.predict(datasets.load_digits().images)
+
+
+@pytest.mark.parametrize(
+  'changes', [{'low': 16.0}, {'low': -1e200}, {'dtype': 'U9'}, {'dtype': 'float128'}]
+)
+def test_a_scale_that_is_none_is_one_line(changes, workdir, tmp_path):
+  path = shutil.copytree(workdir, tmp_path / 'run') / 'config.json'
+  edit_json(path, lambda saved: saved['images']['scale'].update(changes))
+  with refused(NoCheckpointError, r'config.json is damaged: .* is no scale'):
+    moon_jax.load(path.parent)
+
+
 def test_channels_may_come_first(loaded):
-  images = np.random.default_rng(0).integers(0, 256, (3, 8, 8), np.uint8)
+  images = np.random.default_rng(0).integers(0, 17, (3, 8, 8), np.uint8)
   plain, turned = loaded.predict(images), loaded.predict(images[:, None])
   np.testing.assert_array_equal(turned.logits, plain.logits)
 

@@ -18,7 +18,7 @@ from moon_jax.config import (
 )
 from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
-from moon_jax.core.types import Dataset
+from moon_jax.core.types import Dataset, Scale
 from moon_jax.data import holdout, partition, sources
 from moon_jax.data.device import DeviceSplit, TrainSplit
 from moon_jax.data.federated import users
@@ -95,6 +95,7 @@ class TrainingData(NamedTuple):
     user_ids: [N] ids of the users that are the clients; None for dealt data.
     num_users_left_out: users with fewer than `partition.min_size` training examples.
     class_names: [Y] names of the classes; () if the data have none.
+    scale: the scale that the images have in the source.
     digest: SHA-256 of the whole data set, in hexadecimal.
   """
 
@@ -105,6 +106,7 @@ class TrainingData(NamedTuple):
   user_ids: np.ndarray | None
   num_users_left_out: int
   class_names: tuple[str, ...]
+  scale: Scale
   digest: str
 
 

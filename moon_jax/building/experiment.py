@@ -160,6 +160,7 @@ def build(
       user_ids=divided.user_ids,
       num_users_left_out=divided.num_users_left_out,
       class_names=dataset.class_names,
+      scale=dataset.scale,
       digest=sources.digest(loaded),
     ),
     tests=tests,

@@ -11,6 +11,7 @@ registering functions with which users register parts of their own
 """
 
 # ruff: noqa: F401
+from moon_jax.catalog.general import range_of
 from moon_jax.catalog.hints import did_you_mean
 from moon_jax.catalog.parts import KINDS, Bound, Knob, Metric, Part
 from moon_jax.catalog.registering import callbacks, forget_callbacks

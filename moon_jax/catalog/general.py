@@ -28,6 +28,7 @@ _FILES = (('data', 'files'),)
 _PAIR = (('data', 'pair'),)
 _FEATURES = (('data', 'features'),)
 _IDS = (('data', 'ids'),)
+_ARRAYS = (('data', 'arrays'),)
 _NAMED = (('data', 'named'),)
 _PICKLED = (('data', 'pickled'),)
 _PICTURES = (('data', 'pictures'),)
@@ -72,6 +73,30 @@ def _are_loggers(names):
   return len(set(listed)) == len(listed) and loggers.issuperset(listed)
 
 
+def range_of(text: str) -> tuple[float, float]:
+  """The two numbers of a value of `data.range`.
+
+  >>> range_of('0,16')
+  (0.0, 16.0)
+
+  Raises:
+    ValueError: it is not LOW,HIGH with HIGH above LOW, or they are too large or too
+      close for float arithmetic.
+  """
+  low, high = map(float, text.split(','))
+  if not (max(-low, high) <= 1e30 and high - low >= 1e-30):  # nor are NaN
+    raise ValueError(text)
+  return low, high
+
+
+def _is_range(text):
+  try:
+    return text == '' or bool(range_of(text))
+  except ValueError:
+    return False
+
+
+_RANGE = Bound("two numbers LOW,HIGH, the first smaller, or ''", _is_range)
 _LOGGERS = Bound(
   'names of tensorboard, wandb and mlflow, each once, with commas between', _are_loggers
 )
@@ -165,6 +190,14 @@ KNOBS = {
     '', "name of the images; '' is pixels, image, ...", needs=_FEATURES
   ),
   'data.label': word('', "name of the labels; '' is label, ...", needs=_FEATURES),
+  # The pixels that come of it are compared themselves.
+  'data.range': word(
+    '',
+    "numbers of black and white; '' is 0,255 for integers, 0,1 for floats",
+    _RANGE,
+    needs=_ARRAYS,
+    may_change=True,
+  ),
   'data.test_fraction': number(
     0.0,
     'fraction of each class drawn for the test; 0 draws none',

@@ -7,6 +7,7 @@ Traits that rules and reports ask about:
   ids            data source that takes `data.client`
   features       data source that takes `data.image` and `data.label`
   named          data source that takes `data.name`
+  arrays         data source of arrays on any scale, which takes `data.range`
   pickled        data source that takes `data.trust_pickles`
   dealt          partition that deals the examples to `num_clients`
   normalized     model with batch normalisation
@@ -200,16 +201,16 @@ OTHERS = (
   ),
   _data('digits'),
   _data('tfds', {'ids', 'named'}),
-  _data('npz', {'files'}),
+  _data('npz', {'files', 'arrays'}),
   _data('imagefolder', {'files', 'pictures'}),
   _data('torchvision', {'files', 'named', 'pickled'}),
-  _federated_data('folder', {'files'}),
+  _federated_data('folder', {'files', 'arrays'}),
   _federated_data('records', {'files'}),
-  _federated_data('hdf5', {'files', 'pair', 'features'}),
-  _federated_data('sqlite', {'files', 'pair', 'features'}),
-  _federated_data('huggingface', {'files', 'ids', 'features', 'pictures'}),
-  _federated_data('leaf', {'files'}),
-  _federated_data('pfllib', {'files', 'pickled'}),
+  _federated_data('hdf5', {'files', 'pair', 'features', 'arrays'}),
+  _federated_data('sqlite', {'files', 'pair', 'features', 'arrays'}),
+  _federated_data('huggingface', {'files', 'ids', 'features', 'pictures', 'arrays'}),
+  _federated_data('leaf', {'files', 'arrays'}),
+  _federated_data('pfllib', {'files', 'pickled', 'arrays'}),
   _part('partition', 'iid', f'{_PARTITIONS}.quantity_skew:iid', {'dealt'}),
   _part(
     'partition', 'dirichlet', f'{_PARTITIONS}.label_skew:dirichlet', {'dealt', 'beta'}

@@ -22,13 +22,14 @@ _KNOB_TYPES = {type_.__name__: type_ for type_ in (float, int, bool, str)}
 # Kind of part -> the traits that users' parts may have.
 _TRAITS = {
   'algorithm': {'several_clients', 'served', 'weighted', 'contrastive'},
+  'data': {'arrays'},
   'model': {'normalized', 'convolutional'},
   'partition': {'dealt'},
 }
 # Kind of part -> the arguments besides knobs that its functions get by name.
 _ARGUMENTS = {
   'augmentation': {'name'},
-  'data': {'limit', 'source'},
+  'data': {'limit', 'range', 'source'},
   'model': {'convolution', 'dtype', 'image_shape', 'name', 'num_classes'},
   'optimizer': {'learning_rate', 'weight_decay'},
   'partition': {'labels', 'min_size', 'name', 'num_clients', 'seed'},

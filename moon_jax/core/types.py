@@ -20,6 +20,27 @@ PyTree = Any
 LANES = 'lanes'  # the only axis of the mesh of devices, which share the lanes
 
 
+class Scale(NamedTuple):
+  """The numbers that are black and white in all images of a data set.
+
+  Training, test, validation, every user and the images of a prediction share it: equal
+  numbers are equal pixels. Nothing is guessed from the values of an array.
+
+  Attributes:
+    low: number of black, which is stored as 0.
+    high: number of white, which is stored as 255.
+    dtype: name of the dtype of the training images.
+    declared: whether `data.range` or the source itself gives the two numbers. If not,
+      the dtype decides, and the other images must be integers or floats as the training
+      images are.
+  """
+
+  low: float = 0.0
+  high: float = 255.0
+  dtype: str = 'uint8'
+  declared: bool = False
+
+
 class Stored(NamedTuple):
   """Training examples that stay on disk, one record for each user.
 
@@ -62,6 +83,7 @@ class Dataset(NamedTuple):
     validation_images: [V, H, W, C] uint8, examples that the data set reserves for
       validation; None if there are none.
     validation_labels: [V] int32, their labels.
+    scale: the numbers in the source that became pixels 0 and 255.
   """
 
   name: str
@@ -79,6 +101,7 @@ class Dataset(NamedTuple):
   class_names: tuple[str, ...] = ()
   validation_images: np.ndarray | None = None
   validation_labels: np.ndarray | None = None
+  scale: Scale = Scale()
 
 
 class Outputs(NamedTuple):

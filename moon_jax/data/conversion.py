@@ -101,6 +101,7 @@ def _write_records_of_memory(out, source, dataset):
     test=(),
     num_classes=dataset.num_classes,
     class_names=dataset.class_names,
+    scale=dataset.scale,
   )
   owner = dataset.test_clients
   test = assembled.Examples(

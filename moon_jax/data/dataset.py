@@ -1,15 +1,23 @@
 """Puts the arrays of a source together as a Dataset, if they fit each other."""
 
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from moon_jax.core.flags import flag
-from moon_jax.core.types import Dataset
+from moon_jax.core.types import Dataset, Scale
 from moon_jax.data.errors import DataError, one_line
 from moon_jax.data.federated import users
-from moon_jax.data.pixels import PIXELS, grey_levels, pixel_statistics, with_channels
+from moon_jax.data.pixels import (
+  grey_levels,
+  narrow_line,
+  pixel_statistics,
+  scale_fault,
+  scale_of,
+  with_channels,
+)
 
 # The names of the arrays, for messages; few data have the validation arrays.
 ARRAY_NAMES = ('train_x', 'train_y', 'test_x', 'test_y', 'val_x', 'val_y')
@@ -43,6 +51,7 @@ def checked_dataset(
   statistics: tuple[np.ndarray, np.ndarray] | None = None,
   class_names: Sequence[str] = (),
   array_names: Sequence[str] = ARRAY_NAMES,
+  scale: Scale | None = None,
 ) -> Dataset:
   """The Dataset of the arrays of a source, without users.
 
@@ -55,20 +64,22 @@ def checked_dataset(
     statistics: [C] mean and deviation of pixel / 255; None: they are computed.
     class_names: [Y], if the data have them; text labels give them too.
     array_names: names of the arrays in the data.
+    scale: scale of the images; None: that of pictures, uint8.
 
   Raises:
     DataError: an array is unusable, or does not fit another one.
   """
-  images = [grey_levels(array) for array in arrays[::2]]
+  scale = scale or Scale()
+  images = arrays[::2]
   labels = [flat(array) for array in arrays[1::2]]
   label_kinds = {array.dtype.kind for array in labels}
   if label_kinds in ({'S'}, {'U'}):
     labels, class_names = _numbered(data_flag, labels, array_names[1::2])
   for split in _splits(array_names, images, labels):
-    if fault := split_fault(split):
+    if fault := split_fault(split, scale):
       raise DataError(f'{data_flag}: {fault}.')
   images = [
-    with_channels(array, data_flag if number == 0 else '')
+    with_channels(grey_levels(array, scale), data_flag if number == 0 else '')
     for number, array in enumerate(images)
   ]
   train, *others = _splits(array_names, images, labels)
@@ -79,7 +90,7 @@ def checked_dataset(
   if class_names == [*map(str, range(num_classes))]:  # also TFDS's for unnamed classes
     class_names = ()
   train, test, *validation = zip(images, labels, strict=True)
-  data = make_dataset(name, train, test, num_classes, statistics, class_names)
+  data = make_dataset(name, train, test, num_classes, statistics, class_names, scale)
   for validation_images, validation_labels in validation:
     data = data._replace(
       validation_images=np.ascontiguousarray(validation_images),
@@ -88,13 +99,56 @@ def checked_dataset(
   return data
 
 
-def registered_dataset(source: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
+def arrays_dataset(
+  data_flag: str,
+  name: str,
+  arrays: Sequence[np.ndarray],
+  *,
+  declared_range: str,
+  num_classes: int | None = None,
+  class_names: Sequence[str] = (),
+  array_names: Sequence[str] = ARRAY_NAMES,
+) -> Dataset:
+  """`checked_dataset` of arrays of any scale: all are held to that of the first.
+
+  A line of the output says so if the images use little of their range.
+
+  Args:
+    data_flag: flag of the data, for messages.
+    name: name of the data set.
+    arrays: see `checked_dataset`.
+    declared_range: value of the knob `data.range`.
+    num_classes: see `checked_dataset`.
+    class_names: see `checked_dataset`.
+    array_names: see `checked_dataset`.
+  """
+  scale = scale_of(arrays[0], declared_range)
+  dataset = checked_dataset(
+    data_flag,
+    name,
+    arrays,
+    num_classes=num_classes,
+    class_names=class_names,
+    array_names=array_names,
+    scale=scale,
+  )
+  for images_name, images in zip(array_names[::2], arrays[::2], strict=False):
+    if line := narrow_line(f'{data_flag}: {images_name}', images, scale):
+      print(line, file=sys.stderr)
+      break
+  return dataset
+
+
+def registered_dataset(
+  source: str, arrays: tuple[np.ndarray, ...], declared_range: str
+) -> Dataset:
   """The Dataset of the arrays that a registered source returns.
 
   Args:
     source: name of the source.
     arrays: train_x, train_y, test_x, test_y, as in a .npz file, and perhaps
       train_client, test_client, of which one may be None.
+    declared_range: value of the knob `data.range`.
 
   Raises:
     DataError: an array is unusable.
@@ -108,7 +162,9 @@ def registered_dataset(source: str, arrays: tuple[np.ndarray, ...]) -> Dataset:
     )
   with one_line(f'{data_flag} must return arrays'):
     arrays = [None if array is None else _plain_array(array) for array in arrays]
-  data = checked_dataset(data_flag, source, arrays[: len(required)])
+  data = arrays_dataset(
+    data_flag, source, arrays[: len(required)], declared_range=declared_range
+  )
   train_users, test_users = arrays[len(required) :] or (None, None)
   return users.named(data_flag, data, train_users, test_users)
 
@@ -120,6 +176,7 @@ def make_dataset(
   num_classes: int,
   statistics: tuple[np.ndarray, np.ndarray] | None = None,
   class_names: Sequence[str] = (),
+  scale: Scale | None = None,
 ) -> Dataset:
   """A Dataset of arrays that are known to fit each other.
 
@@ -130,6 +187,7 @@ def make_dataset(
     num_classes: Y.
     statistics: [C] mean and deviation of pixel / 255; None: they are computed.
     class_names: [Y]; left out if they do not name Y different classes.
+    scale: scale that the images had in the source; None: grey levels, 0 to 255.
   """
   train_images, train_labels = _contiguous(train)
   test_images, test_labels = _contiguous(test)
@@ -147,6 +205,7 @@ def make_dataset(
     mean=np.asarray(mean, np.float32),
     std=np.asarray(std, np.float32),
     class_names=class_names,
+    scale=scale or Scale(),
   )
 
 
@@ -155,8 +214,13 @@ def flat(labels: np.ndarray) -> np.ndarray:
   return labels[:, 0] if labels.shape[1:] == (1,) else labels
 
 
-def split_fault(split: Split) -> str:
-  """What is wrong with one split, and the remedy if there is one; '' if nothing is."""
+def split_fault(split: Split, scale: Scale | None = None) -> str:
+  """What is wrong with one split, and the remedy if there is one; '' if nothing is.
+
+  Args:
+    split: the split.
+    scale: the scale of the training images; None: it is not checked here.
+  """
   images_name, images, labels_name, labels = split
   if images.ndim not in (3, 4) or 0 in images.shape[1:]:
     return f'{images_name} has shape {images.shape}, not [M, H, W] or [M, H, W, C]'
@@ -168,11 +232,8 @@ def split_fault(split: Split) -> str:
       f'{images_name} holds {len(images)} images, {labels_name} {len(labels)} labels; '
       'save as many'
     )
-  if images.dtype != np.uint8:
-    pixels = str(images.dtype)
-    if images.dtype.kind in 'iuf':
-      pixels += f', from {images.min()} to {images.max()}'
-    return f'{images_name} is {pixels}; pixels must be {PIXELS}'
+  if scale and (fault := scale_fault(images_name, images, scale)):
+    return fault
   if labels.dtype.kind not in 'iu':
     remedy = _integer_remedy(labels_name, labels)
     return f'{labels_name} is {labels.dtype}, not integer{remedy}'

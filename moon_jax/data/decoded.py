@@ -75,7 +75,12 @@ def _short_digest(words):
 def _write(path, dataset):
   """Writes the file, unless the disk is full; removes the file of an earlier state."""
   fields = dataset._asdict().items()
-  arrays = {name: array for name, array in fields if array is not None}
+  arrays = {
+    name: array
+    for name, array in fields
+    # The scale of pictures is always that of grey levels.
+    if array is not None and name != 'scale'
+  }
   with contextlib.suppress(OSError):
     stem = path.stem.rpartition('-')[0]
     for old_path in path.parent.glob(f'{glob.escape(stem)}-*'):

@@ -13,7 +13,7 @@ from moon_jax.data.dataset import (
   ARRAY_NAMES,
   NUM_REQUIRED,
   USER_ARRAYS,
-  checked_dataset,
+  arrays_dataset,
 )
 from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import users
@@ -29,18 +29,19 @@ NAMINGS = (
 )
 
 
-def load_npz(path: str) -> Dataset:
+def load_npz(path: str, range: str = '') -> Dataset:
   """Loads the arrays train_x, train_y, test_x and test_y of a .npz file.
 
   The names of Keras (x_train, ...) and MedMNIST (train_images, ...) are accepted, too.
 
   Args:
-    path: the file. Images are [M, H, W] or [M, H, W, C], of uint8, whole numbers to
-      255, or floats in [0, 1], which become whole grey levels; labels integers [M];
+    path: the file. Images are [M, H, W] or [M, H, W, C], of integers in [0, 255] or
+      floats in [0, 1], which become whole grey levels; labels integers [M];
       [M, C, H, W] are turned, and [M, 1] labels are [M]. The classes are 0 to the
       largest training label; labels may be text, too. A file may also have class_names
       [Y]; train_client and test_client [M], integers or text, the user id of each
       example; val_x and val_y (x_val, ...; val_images, ...), kept for validation.
+    range: numbers of black and white, 'LOW,HIGH'; '': as above.
 
   Raises:
     DataError: the file or one of its arrays is missing or unusable.
@@ -53,13 +54,14 @@ def load_npz(path: str) -> Dataset:
   class_names = arrays.get('class_names', np.empty(0, str))
   if class_names.ndim != 1 or class_names.dtype.kind != 'U':
     raise DataError(f'{data_flag}: class_names must be text, [classes].')
-  data = checked_dataset(
+  data = arrays_dataset(
     data_flag,
     pathlib.Path(path).stem,
     [arrays[name] for name in array_names],
     num_classes=len(class_names) or None,
     class_names=class_names.tolist(),
     array_names=array_names,
+    declared_range=range,
   )
   train_users, test_users = (arrays.get(name) for name in USER_ARRAYS)
   return users.named(data_flag, data, train_users, test_users)

@@ -81,8 +81,10 @@ def read(
 ) -> Dataset | assembled.Federation:
   """The content of a source, whole or user by user; see `load`."""
   part = catalog.part('data', source)
-  content = part.build(tuple, **options)
-  return registered_dataset(source, content) if part.registered else content
+  if part.registered:
+    declared_range = options.pop('range', '')
+    return registered_dataset(source, part.build(tuple, **options), declared_range)
+  return part.build(tuple, **options)
 
 
 def digest(dataset: Dataset) -> str:

@@ -213,6 +213,8 @@ def _read_cifar(request, *, train_files, test_files, labels_key, names_file, nam
   for file_names in (train_files, test_files):
     batches = [_unpickled(request, name) for name in file_names]
     rows = np.concatenate([batch['data'] for batch in batches])  # [M, C * H * W]
+    if rows.dtype != np.uint8:
+      raise ValueError(f'{file_names[0]} holds {rows.dtype}, not uint8')
     arrays.append(rows.reshape(-1, 3, _SIDE, _SIDE).transpose(0, 2, 3, 1))
     arrays.append(np.concatenate([batch[labels_key] for batch in batches]))
   class_names = _unpickled(request, names_file)[names_key]
@@ -240,6 +242,8 @@ def _read_svhn(request):
   for part in ('train', 'test'):
     with files.opened(request.folder / f'{part}_32x32.mat') as file:
       content = matlab.loadmat(file, variable_names=('X', 'y'))
+    if content['X'].dtype != np.uint8:
+      raise ValueError(f'{file.name} holds {content["X"].dtype}, not uint8')
     arrays.append(np.moveaxis(content['X'], 3, 0))  # from [H, W, C, M]
     arrays.append(content['y'].ravel() % 10)  # the class of the digit 0 is 10
   return _Content(arrays)

@@ -5,8 +5,8 @@
 
   --workdir=DIR   the run directory
   --input=FILE    an .npz file with `images`, or else `test_x`: [M, H, W] or
-                  [M, H, W, C], pixels as in an .npz file to train on, of the
-                  size of the training images
+                  [M, H, W, C], of the size of the training images and with
+                  the same numbers of black and white
   --output=FILE   an .npz file for `labels` [M], `logits` [M, classes] and
                   `representations` [M, D]; default <input>_predictions.npz
   --client=N      the client, from 0, if each client has a model of its own
@@ -16,6 +16,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 130 Ctrl-C.
 """
 
 import pathlib
+import sys
+import warnings
 
 import numpy as np
 from absl import flags
@@ -59,10 +61,14 @@ def predict(values: flags.FlagValues) -> str:
   from moon_jax.predict import inference
 
   trained = inference.load(values.workdir, client=values.client)
-  try:
-    predictions = trained.predict(images)
-  except UsageError as error:
-    raise UsageError(f'{input_flag}: {error}') from None
+  with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter('always', UserWarning)
+    try:
+      predictions = trained.predict(images)
+    except UsageError as error:
+      raise UsageError(f'{input_flag}: {error}') from None
+  for warning in caught:
+    print(f'{input_flag}: {warning.message}', file=sys.stderr)
   predicted_arrays = predictions._asdict()
   class_names = trained.about['images'].get('class_names')
   if class_names:

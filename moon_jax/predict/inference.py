@@ -24,11 +24,22 @@ from moon_jax.building.network import NetworkOptions, make_network, with_initial
 from moon_jax.core import files, weights
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.paths import expand
-from moon_jax.core.types import Outputs, PyTree
+from moon_jax.core.types import Outputs, PyTree, Scale
 from moon_jax.data import pickles, sources
 from moon_jax.data.device import normalise
 from moon_jax.data.errors import one_line
-from moon_jax.data.pixels import PIXELS, grey_levels, with_channels
+from moon_jax.data.pixels import (
+  FEW_LEVELS,
+  grey_levels,
+  is_on_scale,
+  is_valid_scale,
+  numbers_of,
+  scale_of,
+  uses_few_levels,
+  values_of,
+  with_channels,
+  words_of,
+)
 from moon_jax.platform import client_memory, devices
 from moon_jax.predict import exported
 from moon_jax.round import evaluation
@@ -87,32 +98,64 @@ class Trained:
     return tuple(self.about['images']['shape'])
 
   @property
+  def scale(self) -> Scale | None:
+    """The numbers of black and white in the run's images; None in runs before 0.4.0."""
+    return _scale(self.about['images'])
+
+  @property
   def data_digest(self) -> str:
     """SHA-256 of the run's data set, in hexadecimal."""
     return self.about['data_digest']
 
   @functools.cached_property
   def forward(self) -> Callable[[PyTree, np.ndarray], Outputs]:
-    """(variables, images [B, H, W, C] uint8) -> Outputs in evaluation mode."""
-    network, images = self.network, self.about['images']
+    """(variables, `grey_levels` [B, H, W, C] uint8) -> Outputs in evaluation mode."""
+    images = self.about['images']
     mean, std = (np.asarray(images[name], np.float32) for name in ('mean', 'std'))
-    return jax.jit(lambda v, pixels: network.apply(v, normalise(pixels, mean, std)))
+
+    def forward(variables, levels):
+      if levels.dtype != np.uint8:
+        raise UsageError(
+          f'forward takes grey levels, uint8, and not {levels.dtype}: '
+          'grey_levels(images) makes them.'
+        )
+      return self.network.apply(variables, normalise(levels, mean, std))
+
+    return jax.jit(forward)
+
+  def grey_levels(self, images: np.ndarray) -> np.ndarray:
+    """The images as the network sees them before they are normalised; for `forward`.
+
+    Args:
+      images: as for `predict`.
+
+    Returns:
+      [M, H, W, C] uint8: 0 is the `scale`'s low number, 255 its high number.
+
+    Raises:
+      UsageError: see `predict`.
+    """
+    return as_batch(images, self.image_shape, self.scale)
 
   def predict(self, images: np.ndarray) -> Predictions:
     """Classifies images as the run's own tests do, in batches that are filled up.
 
     Args:
-      images: [M, H, W] or [M, H, W, C] of the size of the training images, uint8 or as
-        `npz.load_npz` takes them; they are normalised by the training images'
-        statistics.
+      images: [M, H, W] or [M, H, W, C] of the size of the training images, and on their
+        `scale`: numbers as in the run's data. They are normalised by the training
+        images' statistics.
+
+    A UserWarning says so if these images use hardly any of the scale, as those divided
+    by 255 once too often do.
 
     Raises:
-      UsageError: the array has another shape or type, or is empty.
+      UsageError: the array has another shape, type or scale, or is empty.
     """
-    images = as_batch(images, self.image_shape)
+    levels = self.grey_levels(images)
+    self._warn_if_dark(images)
     batches = [
-      self._predict_batch(images[first : first + evaluation.BATCH_SIZE])
-      for first in range(0, len(images), evaluation.BATCH_SIZE)
+      self._predict_batch(levels[first : first + evaluation.BATCH_SIZE])
+      for first in range(0, len(levels), evaluation.BATCH_SIZE)
     ]
     return Predictions(
       labels=np.concatenate([batch.labels for batch in batches]),
@@ -121,7 +164,10 @@ class Trained:
     )
 
   def test_data(self, *, trust_pickles: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Loads the run's test split: ([M, H, W, C] uint8, [M] int32); downloads nothing.
+    """Loads the run's test split, for `predict`; downloads nothing.
+
+    The images [M, H, W, C] are on the run's `scale`: uint8 if it is 0 to 255, otherwise
+    floats. The labels are [M] int32.
 
     Args:
       trust_pickles: whether pickled files of the run's data may run their code, as
@@ -142,7 +188,10 @@ class Trained:
       ) from None
     if sources.digest(data) != self.data_digest:
       raise UsageError(f'The data is not that of the training in {self.workdir}.')
-    return data.test_images, data.test_labels
+    images = data.test_images
+    if self.scale:
+      images = numbers_of(images, self.scale)
+    return images, data.test_labels
 
   def save(self, path: str | pathlib.Path) -> None:
     """Writes the model to a file that `load` and other programs read.
@@ -156,6 +205,17 @@ class Trained:
       RunError: it cannot be written.
     """
     exported.write(expand(path), self.variables, self.about)
+
+  def _warn_if_dark(self, images: np.ndarray) -> None:
+    """Warns of images that use few of the grey levels that the model was trained on."""
+    images = np.asarray(images)
+    training_uses_more = 255 * max(self.about['images']['std']) > FEW_LEVELS
+    if self.scale and training_uses_more and uses_few_levels(images, self.scale):
+      warnings.warn(
+        f'The images are {values_of(images)}, and the model was trained on '
+        f'{words_of(self.scale)}: are they on that scale?',
+        stacklevel=3,
+      )
 
   def _predict_batch(self, images: np.ndarray) -> Predictions:
     """Predictions for at most a batch; every call has the shapes of a full batch."""
@@ -273,23 +333,41 @@ def _config_and_network(
     raise NoCheckpointError(
       f'{config_file} is damaged: mean and std must be of each channel.'
     )
+  scale = _scale(images)
+  if scale and not is_valid_scale(scale):
+    raise NoCheckpointError(f'{config_file} is damaged: {tuple(scale)} is no scale.')
   network = make_network(NetworkOptions(config), tuple(images['shape']), num_classes)
   return config, network
 
 
-def as_batch(images: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
-  """The images as [M, H, W, C].
+def _scale(images: run_directory.Record) -> Scale | None:
+  """The scale that config.json or a file of weights has; None in those before 0.4.0."""
+  saved = images.get('scale')
+  return Scale(**saved) if saved else None
+
+
+def as_batch(
+  images: np.ndarray, shape: tuple[int, int, int], scale: Scale | None
+) -> np.ndarray:
+  """The images as [M, H, W, C] uint8.
 
   Args:
-    images: the user's array, uint8 or as `npz.load_npz` takes it.
+    images: the user's array.
     shape: (H, W, C) of the images that the network was trained on.
+    scale: the scale of these images; None, of an older run: integers are in [0, 255],
+      floats in [0, 1].
 
   Raises:
-    UsageError: they have other pixels, another shape, or are none.
+    UsageError: they have another scale, another shape, or are none.
   """
-  images = grey_levels(np.asarray(images))
-  if images.dtype != np.uint8:
-    raise UsageError(f'The images are {images.dtype}; pixels must be {PIXELS}.')
+  images = np.asarray(images)
+  scale = scale or scale_of(images)
+  if not is_on_scale(images, scale):
+    raise UsageError(
+      f'The images are {values_of(images)}; this model was trained on '
+      f'{words_of(scale)}. Convert them to these.'
+    )
+  images = grey_levels(images, scale)
   batch = with_channels(images) if images.ndim in (3, 4) else images
   if batch.ndim != 4 or batch.shape[1:] != shape or not len(batch):
     sizes = ', '.join(map(str, shape if shape[2] > 1 else shape[:2]))

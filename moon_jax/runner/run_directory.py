@@ -314,13 +314,15 @@ def save_partition(workdir: pathlib.Path, experiment: Experiment) -> None:
 def describe_images(experiment: Experiment) -> Record:
   """What a network needs in order to classify other images.
 
-  It is their shape, mean and deviation, and the names of the classes if there are some.
+  It is their shape, mean and deviation, the scale that they are taken on, and the names
+  of the classes if there are some.
   """
   test = experiment.tests.examples
   description = {
     'shape': list(test.images.shape[1:]),
     'mean': np.asarray(test.mean).tolist(),
     'std': np.asarray(test.std).tolist(),
+    'scale': experiment.data.scale._asdict(),
   }
   if experiment.data.class_names:
     description['class_names'] = list(experiment.data.class_names)

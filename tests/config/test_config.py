@@ -352,6 +352,7 @@ MAY_CHANGE = {
   'eval_every_rounds',
   'checkpoint_every_rounds',
   'data.dir',
+  'data.range',
   'data.trust_pickles',
   'on_nonfinite',
   'logger',

@@ -116,7 +116,7 @@ def _two_files(source, folder):
   return paths, {'data.source': source} | knobs
 
 
-def hdf5(folder, federation):
+def hdf5(folder, federation, pixels=as_femnist):
   """As fed_emnist_train.h5 and fed_emnist_test.h5."""
   paths, knobs = _two_files('hdf5', folder)
   for split, users in federation.items():
@@ -124,7 +124,7 @@ def hdf5(folder, federation):
       examples = file.create_group('examples')
       for name, (images, labels) in users.items():
         user = examples.create_group(name)
-        user.create_dataset('pixels', data=as_femnist(images))
+        user.create_dataset('pixels', data=pixels(images))
         user.create_dataset('label', data=labels)
   return knobs
 
@@ -139,14 +139,14 @@ def packed(arrays):
   return msgpack.packb(arrays, default=packed_array, strict_types=True)
 
 
-def sqlite(folder, federation):
+def sqlite(folder, federation, pixels=as_femnist):
   """As FedJAX's federated_emnist_train.sqlite and ..._test.sqlite."""
   paths, knobs = _two_files('sqlite', folder)
   for split, users in federation.items():
     rows = [
       (
         name.encode(),
-        zlib.compress(packed({'pixels': as_femnist(images), 'label': labels})),
+        zlib.compress(packed({'pixels': pixels(images), 'label': labels})),
         len(labels),
       )
       for name, (images, labels) in users.items()
@@ -164,14 +164,16 @@ def huggingface(folder, federation, *, encoded=True):
   """As `save_to_disk` of a DatasetDict: PNG, or arrays."""
   from PIL import Image
 
-  features = {
-    'image': datasets.Image() if encoded else datasets.Array2D((8, 8), 'uint8'),
-    'character': datasets.ClassLabel(num_classes=CLASSES),
-    'writer': datasets.Value('string'),
-  }
   splits = {}
   for split, users in federation.items():
     images, labels, ids = mixed(users)
+    features = {
+      'image': datasets.Array2D(images.shape[1:], images.dtype.name),
+      'character': datasets.ClassLabel(num_classes=CLASSES),
+      'writer': datasets.Value('string'),
+    }
+    if encoded:
+      features['image'] = datasets.Image()
     columns = {
       'image': list(map(Image.fromarray, images)) if encoded else images,
       'character': labels,

@@ -10,13 +10,14 @@ from PIL import Image
 import moon_jax
 from moon_jax.core.errors import UsageError
 from moon_jax.data import partition, sources
-from moon_jax.data.dataset import Split, checked_dataset, split_fault
+from moon_jax.data.dataset import Split, arrays_dataset, split_fault
 from moon_jax.data.errors import DataError
 from moon_jax.data.federated import assembled
-from moon_jax.data.pixels import grey_levels
+from moon_jax.data.pixels import grey_levels, scale_of
 from moon_jax.predict import inference
 from tests.data.federations import datasets, save_arrays
 from tests.data.test_sources import prepare, without_tensorflow
+from tests.refusals import refused
 
 Y = np.arange(12) % 3
 X = np.random.default_rng(0).integers(0, 256, (12, 6, 5, 3), np.uint8)
@@ -24,41 +25,60 @@ X[0, 0, 0] = 0, 7, 255
 NAMES = np.array(['cat', 'dog', 'owl'])
 
 
-def loaded(x, y):
-  return checked_dataset('it', 'it', (x, y, x, y))
+def loaded(x, y, declared_range=''):
+  return arrays_dataset('it', 'it', (x, y, x, y), declared_range=declared_range)
 
 
 # --- arrays ---------------------------------------------------------------------------
 
 ONE_HOT = np.eye(3)[Y]
+BLACK_OR_WHITE = 255 * (X > 127)
 # Pixels -> what is made of them, or a text in the message.
 PIXELS = [
-  *((X.astype(kind), X) for kind in ('int64', 'int16', 'float32')),
-  ((X / 255).astype('float32'), X),
-  ((X > 127).astype('float32'), 255 * (X > 127)),
+  *((X.astype(kind), X) for kind in ('int64', 'int16')),
+  *(((X / 255).astype(kind), X) for kind in ('float32', 'float64')),
+  ((X > 127).astype('float32'), BLACK_OR_WHITE),
   (X.astype('int64') // 255, X // 255),
-  (X > 127, 'x is bool; pixels must be uint8'),
-  (X.astype('uint16') * 257, ', from 0 to 65535;'),
-  (X.astype('int64') - 5, ', from -5 to 250;'),
-  (X / 127.5 - 1, ', from -1.0 to 1.0;'),
-  (X / 2, ', from 0.0 to 127.5;'),
-  (np.where(X == 7, np.nan, X / 255), ', from nan to nan;'),
-  (X.astype('complex64'), 'x is complex64; pixels must be'),
+  (X > 127, 'train_x is bool; pixels must be integers or floats'),
+  (X.astype('complex64'), 'train_x is complex64; pixels must be'),
+  (np.where(X == 7, np.nan, X / 255), 'from nan to nan; every pixel must be a number'),
+]
+# Pixels of another range -> the range that the message proposes, and what is right.
+OTHER_RANGES = [
+  (X.astype('float32'), '0,255', X),
+  (X.astype('uint16') * 257, '0,65535', X),
+  (X.astype('int64') * 16, '0,4095', np.rint(X.astype('int64') * (16 * 255 / 4095))),
+  (X.astype('int64') - 5, '-5,250', X),
+  (X / 127.5 - 1, '-1,1', X),
+  (np.rint(X * (16 / 255)), '0,16', np.rint(np.rint(X * (16 / 255)) * (255 / 16))),
+  (X * 1e6, '0,255000000', X),
 ]
 
 
 @pytest.mark.parametrize(('pixels', 'right'), PIXELS)
-def test_pixels_become_grey_levels_or_are_refused(pixels, right, capsys):
+def test_pixels_become_grey_levels_or_are_refused(pixels, right):
+  scale = scale_of(pixels)
   if isinstance(right, str):
-    assert right in split_fault(Split('x', grey_levels(pixels), 'y', Y))
-    with pytest.raises(DataError, match='pixels must be'):
+    with refused(DataError, re.escape(right)):
       loaded(pixels, Y)
+    with refused(UsageError, 'Convert them to these'):
+      inference.as_batch(pixels, X.shape[1:], scale)
   else:
     np.testing.assert_array_equal(loaded(pixels, Y).train_images, right)
-    np.testing.assert_array_equal(
-      assembled.make_user('it', 'me', pixels, Y).images, right
-    )
-    np.testing.assert_array_equal(inference.as_batch(pixels, X.shape[1:]), right)
+    batch = inference.as_batch(pixels, X.shape[1:], scale)
+    np.testing.assert_array_equal(batch, right)
+    of_older_run = inference.as_batch(pixels, X.shape[1:], None)
+    np.testing.assert_array_equal(of_older_run, right)
+
+
+@pytest.mark.parametrize(('pixels', 'proposed', 'right'), OTHER_RANGES)
+def test_the_range_that_a_message_proposes_is_accepted(pixels, proposed, right):
+  words = f"from {pixels.min()} to {pixels.max()}, .*data.range='{proposed}' declares"
+  with refused(DataError, words):
+    loaded(pixels, Y)
+  data = loaded(pixels, Y, proposed)
+  np.testing.assert_array_equal(data.train_images, right)
+  np.testing.assert_array_equal(grey_levels(pixels, data.scale), right)
 
 
 # Labels -> what the advice of the message turns them into, or a text in the message.

@@ -77,7 +77,7 @@ def test_each_user_has_its_own_examples(layout, tmp_path):
 
 
 @pytest.mark.parametrize('scale', ['signed', 'unit', 'whole'])
-def test_pixels_of_pfllib_mean_the_same_for_all(scale, tmp_path):
+def test_pixels_of_pfllib_mean_the_same_for_all(scale, tmp_path, capsys):
   bright = {'a': (np.full((4, 8, 8), 200, np.uint8), np.arange(4) % 2)}
   dark = {'b': (np.full((4, 8, 8), 3, np.uint8), np.arange(4) % 2)}
   federation = {'train': bright | dark, 'test': dark}
@@ -86,7 +86,12 @@ def test_pixels_of_pfllib_mean_the_same_for_all(scale, tmp_path):
     'unit': lambda x: x / np.float32(255),
     'whole': lambda x: x.astype(np.int64),
   }
-  data = load(layouts.pfllib(tmp_path, federation, pixels[scale]))
+  knobs = layouts.pfllib(tmp_path, federation, pixels[scale])
+  data = load(knobs)
+  proposes_another_range = "data.range='0,1' declares them" in capsys.readouterr().err
+  assert proposes_another_range == (scale == 'unit')
+  if proposes_another_range:
+    data = load(knobs, range='0,1')
   assert np.unique(data.train_images[:4]).tolist() == [200]
   assert np.unique(data.train_images[4:]).tolist() == [3]
 

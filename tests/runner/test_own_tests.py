@@ -12,6 +12,7 @@ from moon_jax.building import experiment
 from moon_jax.building.data import DataOptions, load_data
 from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, host_rng
+from moon_jax.data.pixels import numbers_of
 from moon_jax.runner import metrics
 from tests import reference
 from tests.data import federations
@@ -50,6 +51,11 @@ def columns(line, name):
   return {k: v for k, v in line.items() if k.startswith(name)}
 
 
+def labels_by(model, images):
+  """The labels that a loaded model predicts for grey levels."""
+  return model.predict(numbers_of(images, model.scale)).labels
+
+
 def counted(run, labels_of):
   """[T] correct labels of labels_of(client, images), [T] sizes; the saved rows."""
   saved = np.load(run.workdir / 'partition.npz')
@@ -66,7 +72,7 @@ def counted(run, labels_of):
 def test_the_global_model_on_each_clients_own_test(tmp_path):
   run = moon_jax.run(config(), tmp_path / 'run')
   model = moon_jax.load(run.workdir)
-  correct, sizes, saved = counted(run, lambda _, images: model.predict(images).labels)
+  correct, sizes, saved = counted(run, lambda _, images: labels_by(model, images))
   expected = metrics.over_clients(correct, sizes, 'local_accuracy')
   recorded = columns(run.metrics[-1], 'local_')
   assert recorded == pytest.approx(expected, rel=1e-12)
@@ -112,7 +118,7 @@ def test_dittos_models_on_each_clients_own_test(tmp_path):
   assert recorded == pytest.approx(expected, rel=1e-12)
   # Beside them, the global model is tested on the same examples.
   shared = moon_jax.load(run.workdir)
-  local, _, _ = counted(run, lambda _, images: shared.predict(images).labels)
+  local, _, _ = counted(run, lambda _, images: labels_by(shared, images))
   expected = metrics.over_clients(local, sizes, 'local_accuracy')
   assert columns(run.metrics[-1], 'local_') == pytest.approx(expected, rel=1e-12)
   assert (local != correct).any()
@@ -202,9 +208,9 @@ def test_each_clients_own_model_on_its_own_test(algorithm, tier, tmp_path):
   }
   run = moon_jax.run(config(changes), tmp_path / 'run')
   models = [moon_jax.load(run.workdir, client=client) for client in range(6)]
-  correct, sizes, _ = counted(run, lambda i, images: models[i].predict(images).labels)
+  correct, sizes, _ = counted(run, lambda i, images: labels_by(models[i], images))
   # The model of another client gives other results.
-  others = counted(run, lambda i, images: models[i - 1].predict(images).labels)[0]
+  others = counted(run, lambda i, images: labels_by(models[i - 1], images))[0]
   assert (correct != others).any()
   expected = metrics.over_clients(correct, sizes, 'personal_accuracy')
   assert columns(run.metrics[-1], 'personal_') == pytest.approx(expected, rel=1e-12)

@@ -1,7 +1,9 @@
 """The examples of each user, checked and put together; all federated sources use it."""
 
 import importlib
+import itertools
 import pathlib
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -11,11 +13,17 @@ import numpy as np
 from moon_jax.core.errors import printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
-from moon_jax.core.types import Dataset
+from moon_jax.core.types import Dataset, Scale
 from moon_jax.data.dataset import Split, checked_dataset, flat, split_fault
 from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import users
-from moon_jax.data.pixels import grey_levels
+from moon_jax.data.pixels import (
+  FLOAT_RANGE,
+  grey_levels,
+  narrow_line,
+  scale_fault,
+  scale_of,
+)
 
 # Usual names of images and labels, if the knobs name none: the first that is there.
 IMAGE_NAMES = ('pixels', 'image', 'img', 'images', 'x')
@@ -27,13 +35,16 @@ class User(NamedTuple):
 
   Attributes:
     name: an integer or text.
-    images: [n, H, W] or [n, H, W, C] uint8.
+    images: [n, H, W] or [n, H, W, C]; uint8 in a Federation, and before `on_one_scale`
+      numbers of any type.
     labels: [n] integers.
+    owner: the user in a message, with the flag of the data.
   """
 
   name: int | str
   images: np.ndarray
   labels: np.ndarray
+  owner: str = ''
 
 
 class Federation(NamedTuple):
@@ -47,6 +58,7 @@ class Federation(NamedTuple):
     num_classes: Y, if the data have it.
     class_names: [Y], if the data have them.
     validation: a single user with the examples kept for validation, or nobody.
+    scale: the scale that the images have in the source.
   """
 
   data_flag: str
@@ -56,6 +68,7 @@ class Federation(NamedTuple):
   num_classes: int | None = None
   class_names: Sequence[str] = ()
   validation: Iterable[User] = ()
+  scale: Scale = Scale()
 
 
 class Examples(NamedTuple):
@@ -123,18 +136,18 @@ def _feature_name(owner, kind, accepted, names):
 
 
 def make_user(data_flag: str, name: int | str, images: Any, labels: Any) -> User:
-  """A user with the examples; pixels become `grey_levels`.
+  """A user with the examples, whose scale is checked by `on_one_scale`.
 
   Raises:
     DataError: there are no examples, or they are no images with labels.
   """
-  images, labels = grey_levels(np.asarray(images)), flat(np.asarray(labels))
+  images, labels = np.asarray(images), flat(np.asarray(labels))
   owner = f'{data_flag}: client {printable(str(name))!r}'
   if not (images.size or labels.size):
     raise DataError(f'{owner} has no examples; leave it out.')
   if fault := split_fault(Split('images', images, 'labels', labels)):
     raise DataError(f'{owner}: {fault}.')
-  return User(name, images, labels)
+  return User(name, images, labels, owner)
 
 
 def each_once(data_flag: str, users_read: Iterable[User]) -> Iterator[User]:
@@ -160,12 +173,69 @@ def each_once(data_flag: str, users_read: Iterable[User]) -> Iterator[User]:
     yield user
 
 
+def on_one_scale(
+  federation: Federation,
+  declared_range: str,
+  float_range: tuple[float, float] = FLOAT_RANGE,
+) -> Federation:
+  """The federation with grey levels: the first training user's dtype decides the scale.
+
+  It reads this user. When the others are read, they are held to the scale. After the
+  last training user a line of the output says so if all use little of the range.
+
+  Args:
+    federation: the users with the images of the source.
+    declared_range: value of the knob `data.range`.
+    float_range: the numbers of black and white in floats, if the dtype decides.
+
+  Raises:
+    DataError: also when the users are read: a user's images are not on the scale.
+  """
+  train = iter(federation.train)
+  first_user = next(train, None)
+  if first_user is None:
+    return federation  # `joined` says that there is nobody
+  scale = scale_of(first_user.images, declared_range, float_range)
+  every_user = _telling_if_narrow(
+    federation.data_flag, itertools.chain([first_user], train), scale
+  )
+  return federation._replace(
+    train=_with_levels('training', every_user, scale),
+    test=_with_levels('the test', federation.test, scale),
+    # Nobody stays nobody.
+    validation=federation.validation
+    and _with_levels('validation', federation.validation, scale),
+    scale=scale,
+  )
+
+
+def _with_levels(purpose, users_read, scale):
+  """The users with grey levels."""
+  for user in users_read:
+    if fault := scale_fault(f'the array for {purpose}', user.images, scale):
+      raise DataError(f'{user.owner}: {fault}.')
+    yield user._replace(images=grey_levels(user.images, scale))
+
+
+def _telling_if_narrow(data_flag, users_read, scale):
+  """The users; at their end a line says if all use little of the scale's range."""
+  extremes = []
+  for user in users_read:
+    yield user
+    extremes += [user.images.min(), user.images.max()]
+    extremes = [min(extremes), max(extremes)]
+  name = f'{data_flag}: the array of all training images'
+  if line := narrow_line(name, np.array(extremes), scale):
+    print(line, file=sys.stderr)
+
+
 def two_files(
   read: Callable[[str, str, str, str], Iterable[User]],
   path: str,
   test_path: str,
   image: str,
   label: str,
+  declared_range: str,
 ) -> Federation:
   """The federation of a file of training examples and a file of test examples.
 
@@ -175,29 +245,42 @@ def two_files(
     test_path: path of the test examples.
     image: name of the images; '' stands for the usual names.
     label: name of the labels, likewise.
+    declared_range: value of the knob `data.range`.
   """
   data_flag = flag('data.path', path)
   test_flag = flag('data.test_path', test_path)
-  return Federation(
+  federation = Federation(
     data_flag=data_flag,
     name=pathlib.Path(path).stem,
     train=each_once(data_flag, read(data_flag, path, image, label)),
     test=each_once(test_flag, read(test_flag, test_path, image, label)),
   )
+  return on_one_scale(federation, declared_range)
 
 
 def two_splits(
-  path: str, read: Callable[[str, pathlib.Path, str], Iterable[User]]
+  path: str,
+  read: Callable[[str, pathlib.Path, str], Iterable[User]],
+  declared_range: str,
+  float_range: tuple[float, float] = FLOAT_RANGE,
 ) -> Federation:
-  """The federation in a folder; read(data_flag, folder, split): a split's users."""
+  """The federation in a folder.
+
+  Args:
+    path: the folder.
+    read: (data_flag, folder, split) -> the users of a split.
+    declared_range: value of the knob `data.range`.
+    float_range: the numbers of black and white in floats, if the dtype decides.
+  """
   data_flag = flag('data.path', path)
   folder = expand(path)
-  return Federation(
+  federation = Federation(
     data_flag=data_flag,
     name=folder.stem,
     train=each_once(data_flag, read(data_flag, folder, 'train')),
     test=each_once(data_flag, read(data_flag, folder, 'test')),
   )
+  return on_one_scale(federation, declared_range, float_range)
 
 
 def files_in(
@@ -250,5 +333,5 @@ def dataset_of(federation: Federation) -> Dataset:
     arrays,
     num_classes=federation.num_classes,
     class_names=federation.class_names,
-  )
+  )._replace(scale=federation.scale)
   return users.named(data_flag, dataset, train.user_names, test.user_names)

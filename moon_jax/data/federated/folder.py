@@ -8,7 +8,7 @@ from moon_jax.data.errors import DataError
 from moon_jax.data.federated import assembled
 
 
-def load_folder(path: str) -> assembled.Federation:
+def load_folder(path: str, range: str = '') -> assembled.Federation:
   """Loads a folder of .npz files, one for each client; each client is a user.
 
   The users are in the order of the files' names.
@@ -17,12 +17,13 @@ def load_folder(path: str) -> assembled.Federation:
     path: the folder. Each *.npz holds train_x and train_y, or test_x and test_y, or
       all four, as in `npz.load_npz`. The name of the user is in the array `client`, or
       else it is the file's name without .npz.
+    range: numbers of black and white, 'LOW,HIGH'; '': as in `npz.load_npz`.
 
   Raises:
-    DataError: when read: it is no such folder, a file is unusable, or two files have
-      the same user.
+    DataError: also when read: it is no such folder, a file is unusable, or two files
+      have the same user.
   """
-  return assembled.two_splits(path, _read)
+  return assembled.two_splits(path, _read, range)
 
 
 def _read(data_flag, folder, split):

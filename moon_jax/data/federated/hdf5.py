@@ -17,7 +17,7 @@ _GROUP = 'examples'
 
 
 def load_hdf5(
-  path: str, test_path: str, image: str = '', label: str = ''
+  path: str, test_path: str, image: str = '', label: str = '', range: str = ''
 ) -> assembled.Federation:
   """Loads a file of TensorFlow Federated; users are in the order of their names.
 
@@ -26,11 +26,12 @@ def load_hdf5(
     test_path: the file of the test examples.
     image: name of the images; '' stands for the usual names.
     label: name of the labels, likewise.
+    range: numbers of black and white, 'LOW,HIGH'; '': as in `npz.load_npz`.
 
   Raises:
-    DataError: when read: a file is missing, damaged or laid out in another way.
+    DataError: also when read: a file is missing, damaged or laid out in another way.
   """
-  return assembled.two_files(_read, path, test_path, image, label)
+  return assembled.two_files(_read, path, test_path, image, label, range)
 
 
 def _read(data_flag, path, image, label):

@@ -16,7 +16,7 @@ from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
 from moon_jax.data import drawn_test, split_names
-from moon_jax.data.dataset import checked_dataset
+from moon_jax.data.dataset import arrays_dataset
 from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import assembled
 from moon_jax.data.pictures import common_mode, decode_picture
@@ -86,6 +86,7 @@ def load_huggingface(
   test_fraction: float = 0.0,
   test_seed: int = 0,
   image_size: int = 0,
+  range: str = '',
 ) -> assembled.Federation | Dataset:
   """Loads splits of Hugging Face; users, if a column has their ids, in ascending order.
 
@@ -106,6 +107,7 @@ def load_huggingface(
     test_seed: seed of the draw.
     image_size: pixels of each side, to which pictures are resized bilinearly; 0 if all
       have one size.
+    range: numbers of black and white in arrays, 'LOW,HIGH'; '': as in `npz.load_npz`.
 
   Raises:
     DataError: it is no such folder, or lacks a split or a column.
@@ -124,7 +126,7 @@ def load_huggingface(
   if splits.validation is not None:
     read_validation = _read(data_flag, VALIDATION, splits.validation, '', columns)
   if client:
-    return assembled.Federation(
+    federation = assembled.Federation(
       data_flag=data_flag,
       name=name,
       train=_users(data_flag, read_train),
@@ -133,6 +135,7 @@ def load_huggingface(
       class_names=columns.class_names,
       validation=_users(data_flag, read_validation) if read_validation else (),
     )
+    return assembled.on_one_scale(federation, range)
   arrays, array_names = [], []
   reads = {TRAIN: read_train, TEST: read_test, VALIDATION: read_validation}
   for split_name, read in reads.items():
@@ -140,10 +143,11 @@ def load_huggingface(
       arrays += [np.asarray(images), np.asarray(labels)]
       array_names += [f'{columns.image} of {split_name}']
       array_names += [f'{columns.label} of {split_name}']
-  return checked_dataset(
+  return arrays_dataset(
     data_flag,
     name,
     arrays,
+    declared_range=range,
     num_classes=columns.num_classes,
     class_names=columns.class_names,
     array_names=array_names,

@@ -11,18 +11,19 @@ from moon_jax.data.errors import DataError, one_line
 from moon_jax.data.federated import assembled
 
 
-def load_leaf(path: str) -> assembled.Federation:
+def load_leaf(path: str, range: str = '') -> assembled.Federation:
   """Loads LEAF's files; users are in the order of the files.
 
   Args:
-    path: the folder that holds train/ and test/. Images are rows of grey levels in [0,
-      1] or [0, 255] (FEMNIST), or of three colours, and square.
+    path: the folder that holds train/ and test/. Images are rows of grey levels
+      (FEMNIST), or of three colours, and square.
+    range: numbers of black and white, 'LOW,HIGH'; '': as in `npz.load_npz`.
 
   Raises:
-    DataError: when read: a file is missing, damaged or laid out in another way, or
+    DataError: also when read: a file is missing, damaged or laid out in another way, or
       holds text (the names of CelebA's files, Shakespeare).
   """
-  return assembled.two_splits(path, _read)
+  return assembled.two_splits(path, _read, range)
 
 
 def _read(data_flag, folder, split):

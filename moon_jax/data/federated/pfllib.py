@@ -1,7 +1,7 @@
 """PFLlib's folder of a data set: train/0.npz, test/0.npz, ..., one for each client.
 
-Each holds x, images with channels first, in [-1, 1] or [0, 1], and y, labels: as PFLlib
-writes them, in one pickled dict `data`, or as plain arrays.
+Each holds x, images with channels first, in [-1, 1], and y, labels: as PFLlib writes
+them, in one pickled dict `data`, or as plain arrays.
 """
 
 import functools
@@ -11,42 +11,35 @@ from collections.abc import Iterator
 import numpy as np
 
 from moon_jax.core import files
-from moon_jax.core.flags import flag
-from moon_jax.core.paths import expand
 from moon_jax.data import pickles
 from moon_jax.data.errors import one_line
 from moon_jax.data.federated import assembled
 
+_FLOAT_RANGE = (-1.0, 1.0)  # of images that PFLlib's own scripts write
 
-def load_pfllib(path: str, trust_pickles: bool = False) -> assembled.Federation:
+
+def load_pfllib(
+  path: str, trust_pickles: bool = False, range: str = ''
+) -> assembled.Federation:
   """Loads the clients of PFLlib, in the order of their numbers.
 
   Args:
-    path: the folder that holds train/ and test/. Pixels in [-1, 1], as PFLlib's own
-      scripts write them, become whole grey levels; if no pixel is below 0, they count
-      as pixels in [0, 1].
+    path: the folder that holds train/ and test/. Floats are in [-1, 1], as PFLlib's own
+      scripts write them, integers in [0, 255].
     trust_pickles: whether files that hold pickles only are unpickled by Python, which
       runs whatever code is in them.
+    range: numbers of black and white, 'LOW,HIGH'; '': as above.
 
   Raises:
-    DataError: a file is missing, damaged or laid out in another way, or is a pickle
-      that is not trusted.
+    DataError: also when read: a file is missing, damaged or laid out in another way, or
+      is a pickle that is not trusted.
   """
-  data_flag = flag('data.path', path)
-  lowest_pixel = 0
-  for split in ('train', 'test'):
-    for _, images, _ in _clients(data_flag, expand(path), split, trust_pickles):
-      lowest_pixel = min(lowest_pixel, images.min(initial=0))
-  read = functools.partial(
-    _read, is_signed=lowest_pixel < 0, trust_pickles=trust_pickles
-  )
-  return assembled.two_splits(path, read)
+  read = functools.partial(_read, trust_pickles=trust_pickles)
+  return assembled.two_splits(path, read, range, _FLOAT_RANGE)
 
 
-def _read(data_flag, folder, split, *, is_signed, trust_pickles):
+def _read(data_flag, folder, split, *, trust_pickles):
   for number, images, labels in _clients(data_flag, folder, split, trust_pickles):
-    if is_signed and (abs(images) <= 1).all():
-      images = np.rint((images + 1) * 127.5).astype(np.uint8)
     yield assembled.make_user(data_flag, number, images, labels)
 
 

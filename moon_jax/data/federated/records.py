@@ -18,14 +18,17 @@ import numpy as np
 from moon_jax.core import files
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
-from moon_jax.core.types import Dataset, Stored
+from moon_jax.core.types import Dataset, Scale, Stored
 from moon_jax.data.dataset import make_dataset
 from moon_jax.data.errors import DataError, one_line
 from moon_jax.data.federated import assembled
+from moon_jax.data.pixels import is_valid_scale
 
 RECORDS, INDEX = 'train.array_record', 'index.npz'
 # Bytes of a record's check: 16 find any damage; a forger would forge the index too.
 CHECK_BYTES = 16
+# Arrays of the index for the fields of a Scale, if it is not that of grey levels.
+_SCALE = ('scale_low', 'scale_high', 'scale_dtype', 'scale_declared')
 _LABEL = np.dtype('<i4')
 # Array of the index -> its kinds of dtype and axes, as `files.arrays` checks them.
 _INDEX = {
@@ -54,7 +57,8 @@ def load_records(path: str) -> Dataset:
   folder = expand(path)
   with one_line(f'{data_flag} must be a folder written by moon_jax.data.convert'):
     index = files.arrays(folder / INDEX, kinds=_INDEX)
-    optional = files.arrays(folder / INDEX, ('test_client', 'class_names'))
+    optional_names = 'test_client', 'class_names', *_SCALE
+    optional = files.arrays(folder / INDEX, optional_names)
     files.require_regular(folder / RECORDS)
     image_shape = index['test_x'].shape[1:]
     dataset = make_dataset(
@@ -64,6 +68,7 @@ def load_records(path: str) -> Dataset:
       num_classes=index['class_counts'].shape[1],
       statistics=(index['mean'], index['std']),
       class_names=optional.get('class_names', ()),
+      scale=_scale(optional),
     )
     if dataset.test_images.shape[1:] != image_shape:  # channels first, by 0.2.0
       raise DataError(f'{data_flag} is of an older version; convert it again.')
@@ -77,6 +82,22 @@ def load_records(path: str) -> Dataset:
   return dataset._replace(
     test_clients=optional.get('test_client'), clients=index['clients'], stored=stored
   )
+
+
+def arrays_of_scale(scale: Scale) -> dict[str, np.ndarray]:
+  """The arrays of the index that say which scale the images had in their source."""
+  return dict(zip(_SCALE, (np.array(field) for field in scale), strict=True))
+
+
+def _scale(arrays):
+  """The scale in an index; grey levels if none is in it."""
+  if not arrays.keys() >= {*_SCALE}:
+    return Scale()
+  low, high, dtype, declared = (arrays[name].item() for name in _SCALE)
+  scale = Scale(float(low), float(high), str(dtype), bool(declared))
+  if not is_valid_scale(scale):
+    raise ValueError(f'it has the scale {tuple(scale)}')
+  return scale
 
 
 def digest_of(index: dict[str, np.ndarray]) -> str:

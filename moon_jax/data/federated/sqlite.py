@@ -26,7 +26,7 @@ _QUERY = 'SELECT client_id, data FROM federated_data ORDER BY rowid'
 
 
 def load_sqlite(
-  path: str, test_path: str, image: str = '', label: str = ''
+  path: str, test_path: str, image: str = '', label: str = '', range: str = ''
 ) -> assembled.Federation:
   """Loads a database of FedJAX; users are in the order of the rows.
 
@@ -35,11 +35,13 @@ def load_sqlite(
     test_path: the database of the test examples.
     image: name of the images; '' stands for the usual names.
     label: name of the labels.
+    range: numbers of black and white, 'LOW,HIGH'; '': as in `npz.load_npz`.
 
   Raises:
-    DataError: when read: a database is missing, damaged or laid out in another way.
+    DataError: also when read: a database is missing, damaged or laid out in another
+      way.
   """
-  return assembled.two_files(_read, path, test_path, image, label)
+  return assembled.two_files(_read, path, test_path, image, label, range)
 
 
 def _read(data_flag, path, image, label):

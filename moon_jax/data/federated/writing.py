@@ -9,7 +9,7 @@ import numpy as np
 
 from moon_jax.core.errors import RunError
 from moon_jax.core.flags import option
-from moon_jax.core.types import Dataset
+from moon_jax.core.types import Dataset, Scale
 from moon_jax.data.dataset import Split, pair_fault, split_fault
 from moon_jax.data.errors import DataError
 from moon_jax.data.federated import assembled, records, users
@@ -145,6 +145,8 @@ def _index(federation, written, sums, test, statistics) -> dict[str, np.ndarray]
     'test_x': test_images,
     'test_y': test.labels,
   }
+  if federation.scale != Scale():
+    index |= records.arrays_of_scale(federation.scale)
   if federation.class_names:
     index['class_names'] = np.array(federation.class_names, str)
   if test.user_names is not None:
