@@ -1,11 +1,12 @@
 """A stranger's files run no code, are not waited for, and write nowhere else."""
 
 import contextlib
+import hashlib
 import json
 import os
 import pathlib
 import shutil
-import signal
+import socket
 import sys
 import zipfile
 from unittest import mock
@@ -14,15 +15,19 @@ import numpy as np
 import pytest
 
 from moon_jax import __main__
-from moon_jax.core import files
+from moon_jax import config as config_lib
+from moon_jax.core import files, weights
 from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.data import sources
 from moon_jax.data.errors import DataError
+from moon_jax.planning import availability
 from moon_jax.predict import command, inference
 from moon_jax.report import features, runs
 from moon_jax.report.__main__ import main as report
+from moon_jax.runner import saved_state
 from tests import processes
 from tests.run_directories import FEDAVG, edit_json, write_run
+from tests.watching import openings, within
 
 PAYLOAD = """
 import pathlib
@@ -301,17 +306,6 @@ def test_statistics_that_make_no_predictions(copy_of, tmp_path, image, name, val
 # --- what is no regular file ----------------------------------------------------------
 
 
-@contextlib.contextmanager
-def within(seconds):
-  """SIGALRM ends a test that waits longer."""
-  signal.signal(signal.SIGALRM, lambda *_: pytest.fail('it waits'))
-  signal.alarm(seconds)
-  try:
-    yield
-  finally:
-    signal.alarm(0)
-
-
 RECORDS = ('config.json', 'metrics.jsonl', 'timings.jsonl', 'summary.json')
 RECORDS += ('partition.npz',)
 PIPES = ('checkpoints/2/manifest.json', 'checkpoints/2/default/_METADATA')
@@ -327,6 +321,58 @@ def test_nobody_waits_for_a_pipe(copy_of, tmp_path, name, image):
     codes += [predict(workdir, image), launch(workdir)]
   assert set(codes) <= {0, ExitCode.USAGE, ExitCode.NO_CHECKPOINT}
   assert any(codes) or name == 'partition.npz' or name.startswith('checkpoints')
+
+
+def no_files(folder):
+  """Paths of things that are no files, and one of nothing."""
+  os.mkfifo(folder / 'pipe')
+  (folder / 'folder').mkdir()
+  with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(folder):
+    listener.bind('socket')  # the whole path may be too long
+  (folder / 'link').symlink_to(folder / 'pipe')
+  (folder / 'circle').symlink_to(folder / 'circle')
+  (folder / 'zeros').symlink_to('/dev/zero')
+  return [*sorted(folder.iterdir()), folder / 'nothing']
+
+
+READERS = {
+  'a trace of clients': lambda path: availability.trace(np.ones(3), path=str(path)),
+  'weights': lambda path: weights.read(path),
+  'a config file': lambda path: config_lib.load(str(path)),
+  'a config file of another': lambda path: config_lib.import_config(str(path)),
+}
+
+
+@pytest.mark.parametrize('reader', READERS)
+@pytest.mark.parametrize('ending', ['', '.npz', '.safetensors', '.py'])
+def test_no_program_waits_for_what_is_no_file(tmp_path, reader, ending):
+  for path in no_files(tmp_path):
+    named = path
+    if ending:
+      named = path.with_name(f'{path.name}{ending}')
+      named.symlink_to(path)
+    with within(10), pytest.raises(RunError) as caught:
+      READERS[reader](named)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_predict_waits_for_nothing_that_is_no_file(two_rounds, tmp_path, capsys):
+  for path in no_files(tmp_path):
+    with within(10):
+      assert predict(two_rounds, path, f'--output={tmp_path}/out.npz') == ExitCode.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith('--input=')
+
+
+def test_a_text_without_end_is_not_read(tmp_path, monkeypatch):
+  """Also a file of holes, which takes no space on the disk."""
+  monkeypatch.setattr(files, 'MOST_TEXT_BYTES', 10)
+  (tmp_path / 'a').write_text('0123456789')
+  assert files.text(tmp_path / 'a') == '0123456789'
+  (tmp_path / 'a').write_text('0123456789.')
+  os.truncate(tmp_path / 'a', 2**40)
+  with pytest.raises(OSError, match='It is larger than 10 bytes'):
+    files.text(tmp_path / 'a')
 
 
 def test_pipes_and_devices_in_place_of_arrays(tmp_path):
@@ -391,6 +437,43 @@ def test_a_run_behind_a_link_is_refused(copy_of, tmp_path, name, is_there, capsy
 
 
 # --- names ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    *('../out/secret', '/out/secret', 'in/../../out/secret', 'in/..', '..', '', '.'),
+    *('~/../out', './../out/secret'),
+  ],
+)
+def test_no_name_leads_out_of_its_folder(tmp_path, name):
+  folder = tmp_path / 'up/../set'
+  if name.startswith('/'):
+    name = f'{tmp_path}{name}'
+  with pytest.raises(OSError, match='Data may name files of their own folder only'):
+    files.named(folder, name)
+  assert files.named(folder, './in//a') == folder / 'in/a'
+  assert files.named(folder, folder / 'in/a') == folder / 'in/a'
+
+
+def test_a_checkpoint_names_no_file_outside(tmp_path):
+  outside = tmp_path / 'out'
+  outside.mkdir()
+  (outside / 'secret').write_text('secret')
+  folder = tmp_path / 'checkpoints/1'
+  folder.mkdir(parents=True)
+  (folder / 'state').write_text('state')
+  saved_state.write_manifest(folder, 1)
+  assert not saved_state.find_damage(folder, 1)
+  with openings(outside) as opened:
+    for name in ('../../out/secret', str(outside / 'secret')):
+
+      def add(manifest, name=name):
+        manifest['files'][name] = {'bytes': 6, 'sha256': hashlib.sha256().hexdigest()}
+
+      edit_json(folder / 'manifest.json', add)
+      assert saved_state.find_damage(folder, 1)
+    assert opened() == []
 
 
 # --- terminals and spreadsheets -------------------------------------------------------

@@ -55,6 +55,7 @@ _NO_FLUSH = (
 _IN_USE = (errno.EBUSY, errno.ETXTBSY, errno.ESTALE)
 _IN_USE_SECONDS = 2.0
 _IRREGULAR, _OUTSIDE = 'It is no regular file', 'It is not in its folder'
+_NAMES_OUTSIDE = 'Data may name files of their own folder only'
 # Most bytes of a text that describes data, or lists files: all known ones are smaller.
 MOST_TEXT_BYTES = 2**28
 Document = dict[str, Any]
@@ -145,7 +146,7 @@ def named(folder: pathlib.Path, name: str | os.PathLike) -> pathlib.Path:
   path = folder / name
   is_inside = path.is_relative_to(folder) and path != folder
   if not is_inside or '..' in path.relative_to(folder).parts:
-    raise OSError(errno.EINVAL, _OUTSIDE, os.fspath(name))
+    raise OSError(errno.EINVAL, _NAMES_OUTSIDE, os.fspath(name))
   return path
 
 

@@ -311,7 +311,10 @@ def _listed_pictures(root, lists: _Lists) -> _Splits:
     for path in paths:
       for line in files.text(path).splitlines():
         name, number = line.rsplit(maxsplit=1)
-        domain, label = re.fullmatch('([^/]+)/([^/]+)/[^/]+', name).groups()
+        parts = re.fullmatch('([^/]+)/([^/]+)/[^/]+', name)
+        if not parts:
+          raise ValueError(f'{path.name} names {name!r}, not DOMAIN/CLASS/FILE')
+        domain, label = parts.groups()
         if numbers.setdefault(label, int(number)) != int(number):
           raise ValueError(f'{path.name} has two numbers of the class {label!r}')
         yield Picture(path=files.named(root, name), label=label, domain=domain)

@@ -15,6 +15,7 @@
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 130 Ctrl-C.
 """
 
+import os
 import pathlib
 import sys
 import warnings
@@ -110,6 +111,6 @@ def _target(output: str | None, source: pathlib.Path) -> pathlib.Path:
   if output is None:
     output = str(source.parent / f'{source.stem}_predictions.npz')
   path = require_output('output', output, ('.npz',))
-  if path.resolve() == source.resolve():
+  if os.path.realpath(path) == os.path.realpath(source):
     raise UsageError(f'{option("output", output)} is the {option("input")}.')
   return path

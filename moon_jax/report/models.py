@@ -1,5 +1,6 @@
 """Chooses the runs whose trained model is examined, and examines them."""
 
+import os
 import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -95,7 +96,8 @@ def _chosen(settings: Sequence[Setting], choice: Sequence[str]) -> list[_Member]
     return [member for member in firsts if _is_global(member.run)]
   chosen = []
   for word in choice:
-    path = expand(word).resolve()
+    # Not Path.resolve, which raises RuntimeError for a link to itself.
+    path = pathlib.Path(os.path.realpath(expand(word)))
     if path not in members:
       raise UsageError(f'--features={word!r} is not among the finished runs.')
     chosen.append(members[path])

@@ -235,7 +235,7 @@ SPELLINGS = {
 }
 # Whatever the name, a file inside that it means may be read.
 PLAIN = ('relative', 'dotted')
-KINDS = ('file', 'folder', 'pipe', 'socket', 'terminal', 'zeros', 'missing')
+KINDS = ('file', 'folder', 'pipe', 'socket', 'terminal', 'zeros', 'circle', 'missing')
 LINKS = tuple(f'link to {kind}' for kind in KINDS)
 
 
@@ -266,6 +266,8 @@ def make(path, kind, source, terminal):
   elif kind == 'socket':
     with socket.socket(socket.AF_UNIX) as listener, contextlib.chdir(path.parent):
       listener.bind(path.name)  # the whole path may be too long
+  elif kind == 'circle':
+    path.symlink_to(path)
   elif kind in ('terminal', 'zeros'):
     path.symlink_to({'terminal': terminal, 'zeros': '/dev/zero'}[kind])
 

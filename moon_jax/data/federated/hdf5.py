@@ -10,7 +10,7 @@ from typing import Any
 from moon_jax.core import files
 from moon_jax.core.errors import printable
 from moon_jax.core.paths import expand
-from moon_jax.data.errors import one_line
+from moon_jax.data.errors import DataError, one_line
 from moon_jax.data.federated import assembled
 
 _GROUP = 'examples'
@@ -43,7 +43,11 @@ def _read(data_flag, path, image, label):
   with one_line(requirement):
     files.require_regular(path)
   with one_line(requirement), h5py.File(path, 'r', locking=False) as file:
-    _require_self_contained(h5py, file)
+    if name := _member_in_another_file(h5py, file):
+      raise DataError(
+        f'{data_flag}: its {name!r} is an external link, or has its numbers in another '
+        'file, which is not opened; write the arrays themselves into one file.'
+      )
     for name, group in file[_GROUP].items():
       arrays = {key: array for key, array in group.items() if hasattr(array, 'shape')}
       image_key, label_key = assembled.feature_names(data_flag, image, label, arrays)
@@ -51,8 +55,8 @@ def _read(data_flag, path, image, label):
       yield assembled.make_user(data_flag, name, images, labels)
 
 
-def _require_self_contained(h5py: types.ModuleType, file: Any) -> None:
-  """Raises ValueError if anything in the file leads to another file.
+def _member_in_another_file(h5py: types.ModuleType, file: Any) -> str:
+  """The name of a member that is in another file, wholly or in part; '' if none is.
 
   Everything is looked at before anything is read, by HDF5's own calls, which follow no
   link. A soft link stays in the file, because its path leads through these groups. No
@@ -68,7 +72,7 @@ def _require_self_contained(h5py: types.ModuleType, file: Any) -> None:
     group = groups.pop()
     for name, kind, address in _links(group):
       if kind not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT):
-        raise _LeadsOutError(name)
+        return _text(name)
       if kind == h5py.h5l.TYPE_SOFT or address in addresses_seen:
         continue
       addresses_seen.add(address)
@@ -79,7 +83,12 @@ def _require_self_contained(h5py: types.ModuleType, file: Any) -> None:
         storage = member.get_create_plist()
         is_virtual = storage.get_layout() == h5py.h5d.VIRTUAL
         if is_virtual or storage.get_external_count():
-          raise _LeadsOutError(name)
+          return _text(name)
+  return ''
+
+
+def _text(name):
+  return printable(name.decode(errors='backslashreplace'))[:100]
 
 
 def _links(group):
@@ -91,14 +100,3 @@ def _links(group):
 
   group.links.iterate(add, info=True)
   return links
-
-
-class _LeadsOutError(ValueError):
-  """A member of the file is in another file, or may be."""
-
-  def __init__(self, name: bytes):
-    text = printable(name.decode(errors='backslashreplace'))
-    super().__init__(
-      f'its {text[:100]!r} is an external link, or has its numbers in another file, '
-      'which is not opened; write the arrays themselves into one file'
-    )
