@@ -27,8 +27,6 @@ from moon_jax.data.federated import users
 from moon_jax.data.picture_folders import ANNOTATIONS, ENDINGS, SplitFolders
 from moon_jax.data.pictures import common_mode, decode_picture
 
-_NO_CLASSES = {'masks', 'labels', 'annotations'}  # beside the words of splits
-
 
 class Picture(NamedTuple):
   """An image that is not yet read.
@@ -212,7 +210,7 @@ def _divided(folder: _Folder, layout: SplitFolders | _Lists) -> _Splits:
   if not splits.train:
     raise DataError(f'{data_flag} has no images in folders by class: {_content(root)}.')
   labels = list(dict.fromkeys(picture.label for picture in splits.train))
-  if all(map(_is_no_class, labels)):
+  if all(map(split_names.names_no_class, labels)):
     raise DataError(
       f'{data_flag}: the folders {listed(labels)} would be the classes; images must '
       'lie in folders by class.'
@@ -240,10 +238,6 @@ def _content(root):
   return f'it holds {listed(sorted(path.name for path in root.iterdir()))}'
 
 
-def _is_no_class(label):
-  return label.lower() in _NO_CLASSES or split_names.says_nothing_else(label)
-
-
 def _tree(data_flag, folder) -> list[Picture]:
   """CLASS/*, CLASS/images/* or DOMAIN/CLASS/*; pictures of a class stand together."""
   pictures, empty_folders = [], []
@@ -258,8 +252,10 @@ def _tree(data_flag, folder) -> list[Picture]:
       f'({", ".join(ENDINGS)}).'
     )
   if len({bool(picture.domain) for picture in pictures}) > 1:
+    names = listed(path.name for path in picture_folders.folders(folder))
     raise DataError(
-      f'{data_flag}: folders in {folder.name!r} hold images, others folders.'
+      f'{data_flag}: of the folders in {folder.name!r}, {names}, some hold images and '
+      'others folders of images; keep one kind.'
     )
   return sorted(pictures, key=lambda picture: (picture.label, picture.domain))  # stable
 

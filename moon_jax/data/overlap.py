@@ -15,8 +15,8 @@ def num_shared(train_images: np.ndarray, images: np.ndarray) -> int:
   images, and only the others are compared by their digests.
 
   Args:
-    train_images: [M, H, W, C] uint8.
-    images: [V, H, W, C] uint8.
+    train_images: [M, ...] of any shape and type.
+    images: [V, ...] of the same shape and type.
 
   >>> train_images = np.arange(8, dtype=np.uint8).reshape(2, 2, 2, 1)
   >>> num_shared(train_images, train_images[[1, 1]])
@@ -40,9 +40,9 @@ def _is_among(keys, other_keys):
 
 def _keys(images):
   """[M] uint64: equal images have equal keys."""
-  _, height, width, channels = images.shape
-  flat = images.reshape(len(images), -1)
-  centre = (height // 2 * width + width // 2) * channels
+  flat = np.ascontiguousarray(images.reshape(len(images), -1)).view(np.uint8)
+  shape = images.shape[1:]
+  centre = np.ravel_multi_index([size // 2 for size in shape], shape) * images.itemsize
   start = max(min(centre - _KEY_BYTES // 2, flat.shape[1] - _KEY_BYTES), 0)
   centres = np.zeros((len(images), _KEY_BYTES), np.uint8)
   pixels = flat[:, start : start + _KEY_BYTES]

@@ -56,8 +56,8 @@ def find(data_flag: str, root: pathlib.Path) -> SplitFolders:
   for role, same_role in named_folders.items():
     if len(same_role) > 1:
       raise DataError(
-        f'{data_flag} holds {_names(folders(divided))}: {_quoted(same_role)} would all '
-        f'be the {role} split; move all but one of these folders elsewhere.'
+        f'{data_flag} holds {_names(folders(divided))}: {_quoted(same_role)} would '
+        f'each be the {role} split; move all but one of these folders elsewhere.'
       )
     if same_role:
       chosen_folders[role] = same_role[0]
@@ -150,10 +150,7 @@ def _divided_folder(data_flag, folder, depth):
   if len(divided_by_wrapper) == len(with_pictures) == 1:
     return next(iter(divided_by_wrapper.values()))
   if divided_by_wrapper:
-    paths = [
-      flag('data.path', printable(str(divided)))
-      for divided in divided_by_wrapper.values()
-    ]
+    paths = [flag('data.path', str(divided)) for divided in divided_by_wrapper.values()]
     raise DataError(
       f'{data_flag}: {folder.name!r} holds {_names(folders(folder))}, with a training '
       f'and a test set inside: choose {" or ".join(paths)}.'
@@ -209,12 +206,12 @@ def _may_be_class(folder):
 def _require_no_splits(data_flag, inner_folders):
   """Raises DataError if folders of an undivided tree may be splits."""
   with_pictures = [folder for folder in inner_folders if _has_pictures(folder)]
-  if all(split_names.says_nothing_else(folder.name) for folder in with_pictures):
+  if all(split_names.names_no_class(folder.name) for folder in with_pictures):
     return  # reading the classes says what is wrong
   suspicious_names = set(split_names.paired(folder.name for folder in with_pictures))
   for folder in with_pictures:
     role = split_names.parse(folder.name).role
-    if role in (TEST, VALIDATION) and split_names.says_nothing_else(folder.name):
+    if role != TRAIN and split_names.says_nothing_else(folder.name):
       suspicious_names.add(folder.name)
   suspects = [folder for folder in inner_folders if folder.name in suspicious_names]
   if suspects:
@@ -222,14 +219,18 @@ def _require_no_splits(data_flag, inner_folders):
 
 
 def _ambiguous(data_flag, inner_folders, suspects):
+  """The error of folders that may be splits, but also classes or domains."""
   subject, splits, classes = 'they', 'are splits', 'are classes or domains'
   if len(suspects) == 1:
     subject, splits, classes = 'it', 'is a split', 'is a class or a domain'
+  alone = ''
+  if [split_names.parse(folder.name).role for folder in suspects] == [TRAIN]:
+    alone = f', or give {flag("data.path", str(suspects[0]))} alone'
   return DataError(
     f'{data_flag}: {inner_folders[0].parent.name!r} holds {_names(inner_folders)}. If '
-    f"{_quoted(suspects)} {splits}, call the training images' folder 'train' and the "
-    f"test images' folder 'test', each with folders by class inside; if {subject} "
-    f'{classes}, rename without a word such as train or test.'
+    f'{_quoted(suspects)} {splits}, call the folder of training images {TRAIN!r} and '
+    f'that of test images {TEST!r}, each with folders by class inside{alone}; if '
+    f'{subject} {classes}, rename without a word such as train or test.'
   )
 
 
@@ -244,10 +245,7 @@ def _unwrapped(data_flag, split_folder, role):
     with_pictures = [inner for inner in folders(folder) if _has_pictures(inner)]
     labelled = [inner for inner in with_pictures if not _is_class(inner)]
     suspects = [
-      inner
-      for inner in labelled
-      if split_names.parse(inner.name).role
-      and split_names.says_nothing_else(inner.name)
+      inner for inner in labelled if split_names.says_nothing_else(inner.name)
     ]
     is_wrapper = len(with_pictures) == len(labelled) == 1 and (
       labelled[0].name.lower() == folder.name.lower()

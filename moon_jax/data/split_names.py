@@ -28,6 +28,7 @@ _WORDS = {
 # Words that say neither a split nor a class, as in 'train_images' and 'testset'.
 _FILLERS = ('data', 'dataset', 'set', 'split', 'folder', 'files', 'examples', 'samples')
 _FILLERS += ('image', 'images', 'img', 'imgs', 'pics', 'picture', 'pictures')
+_NO_CLASSES = ('images', 'masks', 'labels', 'annotations')
 _LONGEST_FIRST = sorted({*_WORDS, *_FILLERS}, key=len, reverse=True)
 _WORD = re.compile('|'.join(_LONGEST_FIRST))
 _JOINED_WORDS = re.compile(f'(?:{_WORD.pattern})+')
@@ -75,11 +76,14 @@ def _words(name):
 
 
 def says_nothing_else(name: str) -> bool:
-  """Whether a name has no word of its own: 'train', 'test_images' and 'images2' do not.
+  """Whether a name is a split's and no more: 'train', 'test_images', 'VAL-2'."""
+  role, other_words = parse(name)
+  return bool(role) and not other_words
 
-  A name without any letter, such as the class '7', does.
-  """
-  return not parse(name).other_words and bool(re.search(r'[^\W\d_]', name))
+
+def names_no_class(name: str) -> bool:
+  """Whether folders of such a name are no class: 'train', 'test_images', 'masks2'."""
+  return name.lower().rstrip('0123456789') in _NO_CLASSES or says_nothing_else(name)
 
 
 def roles(names: Iterable[str]) -> dict[str, str]:

@@ -232,11 +232,11 @@ def test_splits_are_known_by_a_word(
   [
     (
       ['train', 'my_eval', 'holdout'],
-      'holdout and my_eval would all be the test split',
+      'holdout and my_eval would each be the test split',
     ),
     (
       ['seg_train', 'training', 'test'],
-      'seg_train and training would all be the train',
+      'seg_train and training would each be the train',
     ),
     (['test', 'public'], "none of its splits, public, test, is called 'train'"),
   ],

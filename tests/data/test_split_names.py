@@ -14,6 +14,7 @@ from PIL import Image
 
 from moon_jax.data import split_names
 from moon_jax.data.errors import DataError
+from tests.data import federations, layouts
 from tests.data.federations import load
 from tests.data.layouts import knobs_of
 from tests.selection import few
@@ -66,14 +67,13 @@ def loaded(path, **options):
       return Loaded(None, message)
 
 
+FLAG = re.compile(r"--config\.data\.(path|test_fraction)=((?:'[^']*'|\\'|[\w.])+)")
+
+
 def remedies(message):
-  """The values of the flags that a message recommends, after the flag of the data."""
-  words = shlex.split(re.sub('[;:,.]( |$)', ' ', message.replace("'s ", ' ')))
-  options = []
-  for word in words[1:]:
-    if flag := re.fullmatch(r'--config\.data\.(path|test_fraction)=(.+)', word):
-      options.append((flag[1], flag[2]))
-  return options
+  """The flags that a message recommends, as a shell reads them."""
+  flags = [(name, shlex.split(value)[0]) for name, value in FLAG.findall(message)]
+  return [(name, value.rstrip('.')) for name, value in flags[1:]]
 
 
 def require_pure(outcome, expected_counts, path, **options):
@@ -196,7 +196,13 @@ def test_what_may_be_read_twice_is_refused(names, parts, fraction, tmp_path):
 
 
 @pytest.mark.parametrize(
-  'classes', [('bus', 'car', 'train'), ('beaker', 'test_tube'), ('test_tube', 'train')]
+  'classes',
+  [
+    ('bus', 'car', 'train'),
+    ('set1', 'set2'),
+    ('beaker', 'test_tube'),
+    ('test_tube', 'train'),
+  ],
 )
 @pytest.mark.parametrize('inside', ['', 'images'])
 @pytest.mark.parametrize('split', ['', 'train/'])
@@ -231,6 +237,17 @@ def test_splits_are_not_taken_for_classes(names, part, fraction, tmp_path):
   assert 'test_fraction' not in outcome.said
 
 
+@pytest.mark.parametrize('name', [r'a\b', "it's $HOME", 'two words', 'x[1]*'])
+def test_a_flag_in_a_message_is_right_in_a_shell(name, tmp_path):
+  for wrapper in ('a', 'b'):
+    divided(tmp_path / name / wrapper, {'train': 'seg_train', 'test': 'seg_test'})
+  outcome = loaded(tmp_path / name)
+  paths = [('path', f'{tmp_path}/{name}/{wrapper}') for wrapper in ('a', 'b')]
+  assert remedies(outcome.said) == paths
+  counts = {'train': 4, 'test': 4, 'validation': 0}
+  require_pure(outcome, counts, tmp_path / name)
+
+
 def test_a_folder_that_is_not_used_is_named(tmp_path):
   """As in Intel's images: seg_pred/ has no classes."""
   folders = {'train': 'seg_train/seg_train', 'test': 'seg_test/seg_test'}
@@ -243,6 +260,25 @@ def test_a_folder_that_is_not_used_is_named(tmp_path):
     assert line.endswith(
       "'seg_train' for training, 'seg_test' for test; not used: seg_pred."
     )
+
+
+def test_a_training_folder_beside_others_can_be_given_alone(tmp_path):
+  divided(tmp_path, {'train': 'train', 'other': 'bus'})
+  for path in (tmp_path, remedies(loaded(tmp_path).said)[0][1]):
+    outcome = loaded(path)
+    assert outcome.data is None
+  assert remedies(outcome.said) == [('test_fraction', '0.2')]
+  data = loaded(path, test_fraction=0.2).data
+  assert data.train_images.max() == data.test_images.max() == LEVELS['train']
+
+
+def test_a_domain_that_no_list_names_is_named(tmp_path):
+  knobs = layouts.domainnet(tmp_path, federations.make_federation())
+  for label in CLASSES:
+    put(tmp_path / 'set/infograph' / label, 'other')
+  outcome = loaded(knobs['data.path'])
+  assert len(outcome.data.train_labels) == 52
+  assert 'not used, because no list names them: infograph.' in outcome.said
 
 
 def test_test_images_without_classes_are_not_drawn_from(tmp_path):

@@ -234,7 +234,7 @@ def _chosen(names: Iterable[str]) -> _Chosen:
       same_role = [role]
     if len(same_role) > 1:
       raise ValueError(
-        f'of its splits {listed(names)}, {" and ".join(same_role)} would all be the '
+        f'of its splits {listed(names)}, {" and ".join(same_role)} would each be the '
         f'{role} split; call one of them {role!r}'
       )
     chosen_names[role] = same_role[0] if same_role else None
