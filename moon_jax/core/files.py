@@ -444,6 +444,15 @@ def flush_descriptor(descriptor: int) -> None:
       raise
 
 
+def close(file: IO[bytes]) -> None:
+  """Closes a file of which all that matters has been flushed.
+
+  A server may tell only now that a quota is exceeded, of what did not matter.
+  """
+  with contextlib.suppress(OSError):
+    file.close()
+
+
 def lock(file: IO[bytes]) -> bool:
   """Locks an open file for this process; does not wait for another.
 

@@ -120,8 +120,9 @@ class ClientStore:
         self._descriptor = os.open(path, flags, 0o666)
 
   def close(self) -> None:
-    """Closes the file."""
-    os.close(self._descriptor)
+    """Closes the file. What a checkpoint names has been flushed."""
+    with contextlib.suppress(OSError):
+      os.close(self._descriptor)
 
   def read(self, clients: np.ndarray) -> PyTree:
     """[K] int -> their memories, leaves [K, ...], as numpy.

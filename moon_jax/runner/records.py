@@ -59,8 +59,8 @@ class Records:
     return self
 
   def __exit__(self, *exception):
-    self._metrics.close()
-    self._timings.close()
+    files.close(self._metrics)
+    files.close(self._timings)
 
   def add_metrics(self, record: Record) -> None:
     """Appends a line to metrics.jsonl.

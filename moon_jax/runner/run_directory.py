@@ -216,7 +216,7 @@ def locked(
       # Not emptied, because it names the process that holds it. Unbuffered, so that
       # closing the file does not try again what a full disk refused.
       file = path.open('ab+', buffering=0)
-      stack.callback(_close, file)
+      stack.callback(files.close, file)
       lease = None
       if _lock(file, path):
         lease_lib.require_none(workdir, print_line)
@@ -249,12 +249,6 @@ def _lock(file, path) -> bool:
   except BlockingIOError:
     holder = path.read_text().strip() or 'it has just started'
     raise lease_lib.HeldError(holder) from None
-
-
-def _close(file):
-  """Closes a file whose content no longer matters."""
-  with contextlib.suppress(OSError):
-    file.close()
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 // LD_PRELOAD=shared_disk.so FAULTS='flock 38 0 /run; rename 26 2 /manifest.json'
 //
 // A fault is a call, the errno that it gives, how often (0: always), and a part of the
-// path of the file. `clock` is none: its number is added to the seconds of the clock.
+// path of the file; `$` is its end. `clock` is none: its number is added to the seconds of the clock.
 // FAULTS may change while the process runs; then the calls are counted anew.
 
 #define _GNU_SOURCE
@@ -48,6 +48,14 @@ static void read_faults(void) {
     if (!faults[i].times) faults[i].times = -1;  // always
 }
 
+// Whether a path has the part; '$' at the end of the part is the path's end.
+static int is_part(const char *part, const char *path) {
+  size_t length = strlen(part), path_length = strlen(path);
+  if (part[length - 1] != '$') return strstr(path, part) != NULL;
+  length--;
+  return path_length >= length && !strncmp(path + path_length - length, part, length);
+}
+
 // The errno with which the call on the path fails; 0 if it does not fail.
 static int fails(const char *call, const char *path) {
   int number = 0;
@@ -55,7 +63,7 @@ static int fails(const char *call, const char *path) {
   read_faults();
   for (int i = 0; i < num_faults && !number; i++) {
     if (strcmp(faults[i].call, call) || !faults[i].times) continue;
-    if (!path || !strstr(path, faults[i].part)) continue;
+    if (!is_part(faults[i].part, path)) continue;
     if (faults[i].times > 0) faults[i].times--;
     number = faults[i].number;
   }

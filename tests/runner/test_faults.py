@@ -4,20 +4,25 @@ All rows train the same experiment. A row says how the run ends: its exit code, 
 only line on standard error. Then the same command goes on to the end of a run that
 nothing happened to: equal records, and equal arrays to the last bit.
 
-Signals are sent to real processes. Where the instant matters the process is paused when
+Calls of the system fail in a real process, by a library that it loads first. Signals
+are sent to real processes. Where the instant matters the process is paused when
 a file shows that it is there, and that is checked again before the signal is sent.
 """
 
 import contextlib
+import errno
 import functools
 import itertools
+import json
 import os
+import pathlib
 import platform
 import random
 import re
 import resource
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -35,6 +40,7 @@ from tests import power_loss
 from tests.conftest import draw_pictures
 from tests.processes import (
   LIMIT_SECONDS,
+  ROOT,
   Running,
   check_same_records,
   check_success,
@@ -52,6 +58,7 @@ from tests.selection import few
 
 pytestmark = pytest.mark.faults
 
+SHARED_DISK = pathlib.Path(__file__).with_name('shared_disk.c')
 EVERY = 1  # rounds between two saves
 SIX_ROUNDS = (*SIX, '--workdir=run')
 TWELVE_ROUNDS = (*SIX, '--config.num_rounds=12', '--workdir=run')
@@ -579,6 +586,228 @@ def test_a_run_directory_that_is_moved_or_removed(
     assert not (moved / 'summary.json').exists()
     completed_rounds = round_number - 1 if round_number else 6
     check_goes_on(moved, SIX_ROUNDS, undisturbed, completed_rounds)
+
+
+# --- shared disks ---------------------------------------------------------------------
+
+
+class DiskCase(NamedTuple):
+  """Calls of the system that fail for a whole start, and how it ends.
+
+  Attributes:
+    faults: as `shared_disk.c` reads them.
+    says: a part of a line on standard output.
+    unwritable: path of the file that the only line names; '' if the run ends well.
+    reason: why that file cannot be written, in the system's words.
+    exit_code: of the start.
+    tier: where the clients' memories are.
+    is_resumed: whether the start goes on with a run that has two rounds left.
+    has_tracebacks: whether orbax prints them before the line.
+  """
+
+  faults: str
+  says: str = ''
+  unwritable: str = ''
+  reason: str = ''
+  exit_code: ExitCode = ExitCode.DONE
+  tier: str = 'auto'
+  is_resumed: bool = False
+  has_tracebacks: bool = False
+
+
+def without_locks(number):
+  faults = f'flock {number} 0 /run; fcntl {number} 0 /run'
+  return DiskCase(faults, says='run: the file system has no locks, so only the lease')
+
+
+def ends_at(unwritable, number, faults, **options):
+  return DiskCase(
+    faults.format(number),
+    unwritable=f'run/{unwritable}',
+    reason=os.strerror(number),
+    exit_code=ExitCode.FAILED,
+    **options,
+  )
+
+
+LATER = {'is_resumed': True}
+SHARED_DISKS = {
+  **{
+    f'no locks: {errno.errorcode[number]}': without_locks(number)
+    for number in (
+      *(errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM),
+    )
+  },
+  **{
+    f'folders are not flushed: {errno.errorcode[number]}': DiskCase(
+      f'fsync_folder {number} 0 /run'
+    )
+    for number in (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
+  },
+  **{
+    f'another host uses {name}: {errno.errorcode[number]}': DiskCase(
+      f'rename {number} 3 /run/{name}', tier='disk', **LATER
+    )
+    for number, name in (
+      (errno.ETXTBSY, 'summary.json'),
+      (errno.EBUSY, 'config.json'),
+      (errno.ESTALE, 'checkpoints/6'),
+    )
+  },
+  **{
+    f'{name} was replaced by another host': DiskCase(
+      f'{call} {errno.ESTALE} 2 /run/{name}', **LATER
+    )
+    for call, name in (
+      ('open', 'config.json'),
+      ('read', 'metrics.jsonl'),
+      ('open', 'checkpoints/5/manifest.json'),
+      ('read', 'checkpoints/5/manifest.json'),
+      ('stat', 'checkpoints/5/default'),
+    )
+  },
+  **{
+    f'the clock is wrong by an hour: {seconds}': without_locks(errno.ENOSYS)._replace(
+      faults=f'clock {seconds} 0 clock; flock 38 0 /run; fcntl 38 0 /run', **LATER
+    )
+    for seconds in (-3600, 3600)
+  },
+  'all of these': DiskCase(
+    'clock -3600 0 clock; flock 37 0 /run; fcntl 37 0 /run; fsync_folder 22 0 /run; '
+    'rename 26 3 /run/; open 116 1 /run/config.json',
+    says='has no locks',
+    tier='disk',
+    is_resumed=True,
+  ),
+  'a summary that stays in use': ends_at(
+    'summary.json', errno.ETXTBSY, 'rename {} 0 /run/summary.json'
+  ),
+  'a quota at close': ends_at(
+    'partition.npz', errno.EDQUOT, 'close {} 1 /run/partition.npz'
+  ),
+  'a quota when a manifest is closed': ends_at(
+    'checkpoints/4', errno.EDQUOT, 'close {} 1 /checkpoints/4.partial/manifest'
+  ),
+  'a full disk when the records are closed': ends_at(
+    'metrics.jsonl', errno.ENOSPC, 'close {} 1 /run/metrics.jsonl', **LATER
+  ),
+  'a quota when the memories are closed': ends_at(
+    'checkpoints/clients.bin', errno.EDQUOT, 'close {} 1 /clients.bin', tier='disk'
+  ),
+  'a quota in a checkpoint': ends_at(
+    'checkpoints/3',
+    errno.EDQUOT,
+    'fsync_file {} 0 /run/checkpoints/3.partial/default',
+    has_tracebacks=True,
+  ),
+  'a full disk in the records': ends_at(
+    'metrics.jsonl', errno.ENOSPC, 'write {} 1 /run/metrics.jsonl', **LATER
+  ),
+  'a broken disk under the records': ends_at(
+    'metrics.jsonl', errno.EIO, 'fsync_file {} 1 /run/metrics.jsonl'
+  ),
+  'records that cannot be flushed': ends_at(
+    'metrics.jsonl', errno.EINVAL, 'fsync_file {} 0 /run/metrics.jsonl'
+  ),
+  'a broken disk under the memories': ends_at(
+    'checkpoints/clients.bin', errno.EIO, 'write {} 1 /clients.bin', tier='disk'
+  ),
+  'a broken disk under a folder': ends_at(
+    'checkpoints/2', errno.EIO, 'fsync_folder {} 1 /checkpoints/2.partial/default/'
+  ),
+  'a broken lock': ends_at('.lock', errno.EIO, 'flock {} 0 /run/.lock'),
+}
+# One start after the other, each with its faults.
+FAULTY_STARTS = """
+import json, os, pathlib, sys
+from moon_jax.building import programs
+from moon_jax.runner import callbacks
+from tests.processes import launched
+from tests.programs import compile_once
+callbacks.PictureDrawer.end = lambda self: None
+programs.compile_programs = compile_once
+for folder, faults, words in json.loads(pathlib.Path('starts.json').read_text()):
+  os.environ['FAULTS'] = faults
+  completed = launched(folder, words)
+  os.environ['FAULTS'] = ''
+  ended = [completed.returncode, completed.stdout, completed.stderr]
+  pathlib.Path(folder, 'ended.json').write_text(json.dumps(ended))
+"""
+
+
+@pytest.fixture(scope='module')
+def faulty_disk(tmp_path_factory):
+  """The environment of a process whose system calls can fail."""
+  library = tmp_path_factory.mktemp('library') / 'shared_disk.so'
+  words = ('-shared', '-fPIC', '-O1', '-o', library, SHARED_DISK, '-ldl', '-lpthread')
+  try:
+    subprocess.run(['cc', *words], check=True, capture_output=True)
+  except (OSError, subprocess.CalledProcessError) as error:
+    pytest.skip(f'no library can be built that makes system calls fail: {error}')
+  return {'LD_PRELOAD': str(library), 'PYTHONPATH': str(ROOT)}
+
+
+def words_on(case):
+  return [*SIX_ROUNDS, f'--config.execution.client_store={case.tier}']
+
+
+@pytest.fixture(scope='module')
+def faulty_starts(tmp_path_factory, faulty_disk, workdir):
+  """Name of a case -> the folder in which it was started, with its `ended.json`."""
+  base = tmp_path_factory.mktemp('faulty')
+  folders, starts = {}, []
+  for number, (name, case) in enumerate(SHARED_DISKS.items()):
+    folder = folders[name] = base / f'{number}'
+    folder.mkdir()
+    if case.is_resumed:
+      shutil.copytree(workdir, folder / 'run')
+      (folder / 'run/summary.json').unlink()
+      shutil.rmtree(folder / 'run/checkpoints/6')
+    starts.append((str(folder), case.faults, words_on(case)))
+  (base / 'starts.json').write_text(json.dumps(starts))
+  check_success(launch(base, program=('-c', FAULTY_STARTS), **faulty_disk))
+  return folders
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', SHARED_DISKS)
+def test_a_shared_disk(name, faulty_starts, undisturbed):
+  case, folder = SHARED_DISKS[name], faulty_starts[name]
+  exit_code, stdout, stderr = json.loads((folder / 'ended.json').read_text())
+  *tracebacks, line = [*stderr.splitlines(), ''] if not stderr else stderr.splitlines()
+  expected = cannot_be_written(case.unwritable, case.reason) if case.unwritable else ''
+  assert (exit_code, line) == (case.exit_code, expected)
+  assert case.has_tracebacks or tracebacks == []
+  assert case.says in stdout
+  assert ('has no locks' in stdout) == bool(case.says)
+  assert not list((folder / 'run').glob('checkpoints/bad-*'))
+  if exit_code == ExitCode.DONE:
+    check_same_end(folder / 'run', undisturbed(SIX_ROUNDS), 6)
+  else:
+    check_goes_on(folder / 'run', SIX_ROUNDS, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_killed_run_on_a_disk_without_locks(tmp_path, faulty_disk, undisturbed):
+  """A second start is refused while it lives; the next one on its host goes on."""
+  faults = {'FAULTS': without_locks(errno.ENOLCK).faults}
+  with Running(tmp_path, *TWELVE_ROUNDS, **faulty_disk, **faults) as process:
+    until_a_round_is_recorded(process, tmp_path / 'run')
+    second = launch(tmp_path, *TWELVE_ROUNDS, **faulty_disk, **faults)
+    holder = rf'process {process.pid} on {re.escape(platform.node())}, started [^,]+'
+    assert second.returncode == ExitCode.USAGE
+    assert re.fullmatch(
+      rf'Another process is running in run: {holder}, which renewed its lease \d+ s '
+      r'ago\. Give this one a --workdir\.\n',
+      second.stderr,
+    )
+    process.kill()
+  third = launch(tmp_path, *TWELVE_ROUNDS, **faulty_disk, **faults)
+  check_success(third)
+  assert re.search(
+    rf'{holder}, has ended: its lease on run is taken over', third.stdout
+  )
+  check_same_end(tmp_path / 'run', undisturbed(TWELVE_ROUNDS), 12)
 
 
 # --- power ----------------------------------------------------------------------------
