@@ -20,7 +20,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, ParamSpec, TypeVar
 
 import fastjsonschema
 import numpy as np
@@ -54,11 +54,14 @@ _NO_FLUSH = (
 # A server of files answers with one of these while another host uses a file.
 _IN_USE = (errno.EBUSY, errno.ETXTBSY, errno.ESTALE)
 _IN_USE_SECONDS = 2.0
+_MORE_READS = 3  # of a file that another host has replaced
 _IRREGULAR, _OUTSIDE = 'It is no regular file', 'It is not in its folder'
 _NAMES_OUTSIDE = 'Data may name files of their own folder only'
 # Most bytes of a text that describes data, or lists files: all known ones are smaller.
 MOST_TEXT_BYTES = 2**28
 Document = dict[str, Any]
+Arguments = ParamSpec('Arguments')
+Content = TypeVar('Content')
 # Array -> its kinds of dtype and its axes, such as 'iu NY': integers of shape [N, Y].
 # Equal letters stand for equal lengths, and 2 for two.
 Kinds = Mapping[str, str]
@@ -67,6 +70,27 @@ Kinds = Mapping[str, str]
 # --- reading --------------------------------------------------------------------------
 
 
+def again_if_replaced(
+  read: Callable[Arguments, Content],
+) -> Callable[Arguments, Content]:
+  """Decorates a function that reads files: reads again what another host replaced."""
+
+  @functools.wraps(read)
+  def read_patiently(
+    *arguments: Arguments.args, **options: Arguments.kwargs
+  ) -> Content:
+    for _ in range(_MORE_READS):
+      try:
+        return read(*arguments, **options)
+      except OSError as error:
+        if error.errno != errno.ESTALE:
+          raise
+    return read(*arguments, **options)
+
+  return read_patiently
+
+
+@again_if_replaced
 def opened(path: str | os.PathLike) -> BinaryIO:
   """Opens a regular file for reading; anything else is refused and never waited for.
 
@@ -97,6 +121,7 @@ def require_regular(path: str | os.PathLike) -> None:
   opened(path).close()
 
 
+@again_if_replaced
 def contents(path: str | os.PathLike, most_bytes: int | None = None) -> bytes:
   """The content of a file; see `opened`.
 
@@ -150,6 +175,7 @@ def named(folder: pathlib.Path, name: str | os.PathLike) -> pathlib.Path:
   return path
 
 
+@again_if_replaced
 def require_inside(folder: pathlib.Path, names: Iterable[os.PathLike] = ()) -> None:
   """Checks that a folder, and files that are named in it, lead nowhere else.
 
@@ -165,6 +191,13 @@ def require_inside(folder: pathlib.Path, names: Iterable[os.PathLike] = ()) -> N
       raise OSError(errno.EINVAL, _IRREGULAR, str(path))
 
 
+@again_if_replaced
+def size(path: pathlib.Path) -> int:
+  """The size of a file, in bytes."""
+  return path.stat().st_size
+
+
+@again_if_replaced
 def sha256(path: pathlib.Path) -> str:
   """The digest of a file's content, in hexadecimal."""
   with opened(path) as file:
@@ -226,6 +259,7 @@ def _parse(path: pathlib.Path, data: bytes) -> Document:
     raise NoCheckpointError(f'{path} is damaged: {error}') from None
 
 
+@again_if_replaced
 def arrays(
   path: str | os.PathLike, names: Iterable[str] = (), kinds: Kinds | None = None
 ) -> dict[str, np.ndarray]:

@@ -158,7 +158,7 @@ def find_damage(folder: pathlib.Path, completed_rounds: int) -> str:
     files.require_inside(folder, content['files'])
     for name, description in content['files'].items():
       path = folder / name
-      has_size = path.stat().st_size == description['bytes']
+      has_size = files.size(path) == description['bytes']
       if not has_size or files.sha256(path) != description['sha256']:
         return f'{name} has changed'
     return ''
@@ -211,8 +211,9 @@ def load(folder: pathlib.Path, template: State) -> State:
 
 def cause(error: Exception) -> OSError:
   """The system's error behind a failure; one without a number if it is not known."""
-  if isinstance(error, OSError) and error.strerror:
-    return error
+  for known_error in (error, error.__cause__):
+    if isinstance(known_error, OSError) and known_error.strerror:
+      return known_error
   if match := re.search(r"os_error_code='(\d+)'", str(error)):  # as tensorstore says it
     number = int(match[1])
     return OSError(number, os.strerror(number))
