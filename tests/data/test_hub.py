@@ -8,11 +8,15 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from moon_jax.data.errors import DataError
+from moon_jax.data.federated import huggingface
 from tests.data.federations import datasets, load
 from tests.data.layouts import knobs_of
+from tests.data.test_split_names import OTHERS, WORDS, styles
 from tests.refusals import refused
 
 CATS = datasets.ClassLabel(names=['cat', 'dog'])
@@ -245,6 +249,30 @@ def test_splits_that_may_be_read_twice_are_refused(names, message, tmp_path):
   split = rows(LEVELS['train'])
   with refused(DataError, message):
     load(saved(tmp_path, **dict.fromkeys(names, split)))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, database=None)
+@given(
+  style=styles,
+  words=st.sets(st.sampled_from(sum(WORDS.values(), ())), min_size=1),
+  others=st.sets(st.sampled_from(OTHERS), max_size=2),
+)
+def test_every_split_is_chosen_for_its_word_or_named(style, words, others):
+  roles = {style.name(word): role for role in WORDS for word in WORDS[role]}
+  names = {style.name(word) for word in words} | others
+  chosen, message = None, ''
+  try:
+    chosen = huggingface._chosen(names)
+  except ValueError as error:
+    message = str(error)
+  if chosen is None:
+    assert all(name in message for name in names)
+    return
+  assert sorted([*chosen.names, *chosen.others]) == sorted(names)
+  for role in WORDS:
+    name = getattr(chosen, role)
+    if name in roles:
+      assert roles[name] == role or len(names) == 1
 
 
 def test_folders_that_have_splits_each_are_named_with_their_flag(tmp_path):

@@ -397,7 +397,7 @@ def trees(draw):
   )
 
 
-@pytest.mark.parametrize('examples', few([40], [1500]))
+@pytest.mark.parametrize('examples', few([20], [1500]))
 def test_pictures_are_in_the_split_of_their_name(examples, tmp_path_factory):
   @settings(
     max_examples=examples,
