@@ -48,7 +48,7 @@ _MEANINGS = {
   ExitCode.DONE: ('the run is finished, or was finished already', 'says so'),
   ExitCode.FAILED: (
     'the run failed, for example because the disk is full',
-    'goes on from the newest checkpoint',
+    'goes on from the newest checkpoint, once the cause has gone',
   ),
   ExitCode.USAGE: (
     'the configuration, the data or the command line is wrong; nothing saved is lost',

@@ -163,8 +163,8 @@ def explaining_out_of_memory(buffers: Callable[[], Mapping[str, int]] = dict):
     details = f' ({", ".join(sizes)})' if sizes else ''
     raise RunError(
       f'Out of memory on the device{details}. Lower {flag("execution.lanes")} or '
-      f'{flag("execution.cache_mib")}; the same command goes on from the newest '
-      f'checkpoint. {_first_line(error)}'
+      f'{flag("execution.cache_mib")}; a run then goes on from what was saved. '
+      f'{_first_line(error)}'
     ) from None
 
 

@@ -1,6 +1,7 @@
 """What a user's callbacks see, when they are called, and how they end a run."""
 
 import errno
+import fcntl
 import json
 import pathlib
 import shutil
@@ -300,6 +301,27 @@ def test_no_line_says_that_a_state_was_saved_that_was_not(
       moon_jax.run(settings, run)
   assert (run / 'timings.jsonl').read_text() == ''
   assert moon_jax.run(settings, run).metrics == three_rounds[0].metrics
+
+
+def test_a_run_without_its_lease_records_nothing(tmp_path, monkeypatch, three_rounds):
+  """Another process has taken over, on a disk without locks, and trains the rounds."""
+  run, settings = tmp_path / 'run', config(checkpoint_every_rounds=1)
+
+  def refuse(*_):
+    raise OSError(errno.ENOLCK, 'No locks available')
+
+  def lose(round):
+    if round.number == 2:
+      (lease,) = run.glob('.lease-*')
+      lease.unlink()
+
+  monkeypatch.setattr(fcntl, 'flock', refuse)
+  with pytest.raises(RunError, match='another process has taken over, or the folder'):
+    moon_jax.run(settings, run, callbacks=[lose])
+  assert len((run / 'metrics.jsonl').read_text().splitlines()) == 2
+  assert moon_jax.run(settings, run).metrics == three_rounds[0].metrics
+  assert checkpoint(run, 3) == checkpoint(three_rounds[0].workdir, 3)
+  assert list(run.glob('.lease-*')) == []
 
 
 @pytest.mark.slow
