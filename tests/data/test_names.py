@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from moon_jax.data.errors import DataError
 from tests.data import federations, layouts
@@ -131,6 +132,21 @@ def in_state(path, name):
   path.write_text(json.dumps(state))
 
 
+def in_splits(path, name):
+  path.write_text(json.dumps({'splits': ['train', name]}))
+
+
+def in_footer(path, name):
+  """Parquet's footer says in which file the columns are."""
+  metadata = parquet.read_metadata(path)
+  metadata.set_file_path(name)
+  metadata.write_metadata_file(path.with_suffix('.footer'))
+  content, footer = path.read_bytes(), path.with_suffix('.footer').read_bytes()
+  length = int.from_bytes(content[-8:-4], 'little')
+  path.write_bytes(content[: -8 - length] + footer[len(b'PAR1') :])
+  path.with_suffix('.footer').unlink()
+
+
 def in_template(path, name):
   info = json.loads(path.read_text())
   info['splits'][0]['filepathTemplate'] = name
@@ -208,6 +224,17 @@ SPOTS = {
     'saved/train/data-00000-of-00001.arrow',
     in_state,
   ),
+  'dataset_dict.json': Spot(
+    federations.huggingface,
+    *('saved/dataset_dict.json', 'saved', 'saved/test/data-00000-of-00001.arrow'),
+    in_splits,
+  ),
+  'parquet, footer': Spot(
+    layouts.parquet,
+    *('set/data/train-00000-of-00002.parquet', 'set/data'),
+    'set/data/train-00000-of-00002.parquet',
+    in_footer,
+  ),
   'TFDS, template': of_tfds(in_template),
   'TFDS, name of the set': of_tfds(in_set_name),
   'TFDS, name of a split': of_tfds(in_split_name),
@@ -233,8 +260,6 @@ SPELLINGS = {
   'with a tail': lambda target, base: f'{target}/',
   'NUL': lambda target, base: f'{target}\0',
 }
-# Whatever the name, a file inside that it means may be read.
-PLAIN = ('relative', 'dotted')
 KINDS = ('file', 'folder', 'pipe', 'socket', 'terminal', 'zeros', 'circle', 'missing')
 LINKS = tuple(f'link to {kind}' for kind in KINDS)
 
