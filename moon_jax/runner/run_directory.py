@@ -247,7 +247,7 @@ def _lock(file, path) -> bool:
   try:
     return files.lock(file)
   except BlockingIOError:
-    holder = path.read_text().strip() or 'it has just started'
+    holder = files.text(path).strip() or 'it has just started'
     raise lease_lib.HeldError(holder) from None
 
 

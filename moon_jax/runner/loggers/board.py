@@ -3,6 +3,7 @@
 import numpy as np
 from PIL import Image
 
+from moon_jax.core import files
 from moon_jax.runner.callbacks import Logger
 
 
@@ -34,8 +35,8 @@ class TensorBoard(Logger):
 
   def log_picture(self, path):
     if self._writer:
-      with Image.open(path) as opened:
-        pixels = np.asarray(opened)
+      with files.opened(path) as file, Image.open(file) as picture:
+        pixels = np.asarray(picture)
       self._writer.add_image(path.stem, pixels, 0, dataformats='HWC')
 
   def close(self):
