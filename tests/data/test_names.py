@@ -345,9 +345,8 @@ def test_a_name_inside_data(spot, examples, tmp_path, monkeypatch, terminal):
     spelling=st.sampled_from(list(SPELLINGS)),
     kind=st.sampled_from((*KINDS, *LINKS)),
     is_inside=st.booleans(),
-    depth=st.integers(0, 10**6),
   )
-  def search(spelling, kind, is_inside, depth):
+  def search(spelling, kind, is_inside):
     nonlocal num_draws
     num_draws += 1
     shutil.rmtree(folder)
@@ -355,8 +354,7 @@ def test_a_name_inside_data(spot, examples, tmp_path, monkeypatch, terminal):
     base = folder / spot.base
     target = outside / kind
     if is_inside:
-      target = base / 'inside' / kind
-      target.parent.mkdir()
+      target = (folder / spot.named).with_name(kind)
       make(target, kind, original / spot.named, terminal)
     name = SPELLINGS[spelling](target_of(target, kind, terminal), str(base))
     try:
@@ -369,7 +367,8 @@ def test_a_name_inside_data(spot, examples, tmp_path, monkeypatch, terminal):
     assert opened_outside() == []
     assert rows in (None, expected)
 
-  with openings(outside, outside / 'folder', pathlib.Path(terminal)) as opened_outside:
+  folders = [path for path in (outside, *outside.iterdir()) if path.is_dir()]
+  with openings(*folders, pathlib.Path(terminal)) as opened_outside:
     search()
   assert num_draws >= examples
 

@@ -5,6 +5,8 @@ extension type 1: (shape, name of the dtype, bytes in C order), msgpack again.
 """
 
 import contextlib
+import os
+import pathlib
 import sqlite3
 import zlib
 
@@ -45,7 +47,7 @@ def load_sqlite(
 
 
 def _read(data_flag, path, image, label):
-  path = expand(path).resolve()
+  path = pathlib.Path(os.path.realpath(expand(path)))
   with one_line(f'{data_flag} must be an SQLite database with a table federated_data'):
     files.opened(path).close()
     _require_no_changes(path)
