@@ -1,5 +1,7 @@
 """Data with user ids: every layout, the users that are kept, and refusals."""
 
+import fcntl
+
 import numpy as np
 import pytest
 
@@ -43,6 +45,16 @@ def test_every_layout_gives_each_user_its_own_examples(layout, tmp_path):
   trained = sorted(FEDERATION['train'])
   assert data.clients.tolist() == [*trained, 'f0009_09']
   assert np.unique(data.train_clients).tolist() == list(range(4))
+
+
+@pytest.mark.parametrize('layout', [federations.hdf5, federations.sqlite])
+def test_a_file_is_read_without_a_lock(layout, tmp_path):
+  """HDF5 would lock it, which fails if another has it locked, or on shared disks."""
+  knobs = layout(tmp_path, FEDERATION)
+  with open(knobs['data.path'], 'rb+') as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    assert len(load(knobs).clients) == 5
 
 
 def test_a_database_holds_what_fedjax_packs():

@@ -1,5 +1,8 @@
 """Compiled programs are kept, and no state of the folder ends a run."""
 
+import errno
+import fcntl
+import os
 import shutil
 import stat
 import subprocess
@@ -189,6 +192,20 @@ def test_a_lock_that_another_process_holds_is_not_waited_for_long(
     assert start(tmp_path) == 0
   assert capsys.readouterr().err.count('\n') == 1
   assert start(tmp_path) == 1
+
+
+@pytest.mark.parametrize('number', [errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP])
+def test_a_disk_without_locks_keeps_nothing(tmp_path, capsys, monkeypatch, number):
+  def refuse(*_):
+    raise OSError(number, os.strerror(number))
+
+  monkeypatch.setattr(fcntl, 'flock', refuse)
+  assert [start(tmp_path) for _ in range(2)] == [0, 0]
+  assert capsys.readouterr().err == (
+    f'nothing is kept in {tmp_path / "programs"}: its file system has no locks; '
+    '--config.execution.compile_cache names another folder\n'
+  )
+  assert list((tmp_path / 'programs').iterdir()) == []
 
 
 def test_a_full_disk_costs_what_it_cannot_keep(disk, capsys):

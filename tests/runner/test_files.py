@@ -1,6 +1,8 @@
 """A disk that is full, or cannot be written at all: one line, and nothing is lost."""
 
 import contextlib
+import errno
+import os
 import pathlib
 
 import pytest
@@ -98,6 +100,64 @@ def test_records_on_a_full_disk(disk, tmp_path):
     for number in range(written + 1, 31):
       records.add_metrics(line(number))
   assert (folder / run_directory.METRICS).read_bytes() == expected
+
+
+# --- shared disks: `test_faults.py` has whole runs on them ---------------------------
+
+
+def failing(number, times, call):
+  """The call, which fails the first times."""
+  failures = iter(range(times))
+
+  def fail_or_call(*arguments):
+    if next(failures, None) is not None:
+      raise OSError(number, os.strerror(number))
+    return call(*arguments)
+
+  return fail_or_call
+
+
+@pytest.mark.parametrize('number', [errno.EINVAL, errno.ENOTSUP, errno.EBADF])
+def test_only_a_folder_may_be_left_unflushed(tmp_path, monkeypatch, number):
+  path = tmp_path / 'a.json'
+  path.write_text('old')
+  monkeypatch.setattr(os, 'fsync', failing(number, 10, os.fsync))
+  files.flush(tmp_path)
+  assert not files.can_flush_folders(tmp_path)
+  with pytest.raises(OSError, match=os.strerror(number)):
+    files.flush(path)
+  with pytest.raises(RunError, match=os.strerror(number)):
+    files.replace(path, 'new')
+  assert path.read_text() == 'old'
+  assert names(tmp_path) == ['a.json']
+
+
+@pytest.mark.parametrize('number', [errno.EBUSY, errno.ETXTBSY, errno.ESTALE])
+def test_a_file_in_use_is_replaced_a_little_later(tmp_path, monkeypatch, number):
+  monkeypatch.setattr(files, '_IN_USE_SECONDS', 0.1)
+  path = tmp_path / 'a.json'
+  replace = os.replace
+  monkeypatch.setattr(os, 'replace', failing(number, 3, replace))
+  files.replace(path, 'old')
+  monkeypatch.setattr(os, 'replace', failing(number, 1000, replace))
+  with pytest.raises(RunError) as caught:
+    files.replace(path, 'new')
+  assert str(caught.value) == cannot_be_written(path, os.strerror(number))
+  assert path.read_text() == 'old'
+  assert names(tmp_path) == ['a.json']
+
+
+def test_a_file_that_another_host_has_replaced_is_read_again(tmp_path, monkeypatch):
+  path = tmp_path / 'a.json'
+  path.write_text('new')
+  with monkeypatch.context() as patch:
+    patch.setattr(os, 'open', failing(errno.ESTALE, 2, os.open))
+    assert files.contents(path) == b'new'
+  for number, times in ((errno.ESTALE, 1000), (errno.EIO, 1)):
+    with monkeypatch.context() as patch:
+      patch.setattr(os, 'open', failing(number, times, os.open))
+      with pytest.raises(OSError, match=os.strerror(number)):
+        files.contents(path)
 
 
 # --- before anything is loaded --------------------------------------------------------
