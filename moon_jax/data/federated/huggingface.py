@@ -115,11 +115,8 @@ def load_huggingface(
   data_flag = flag('data.path', path)
   splits = _opened(data_flag, path, label)
   splits = _divided(data_flag, splits, client, label, test_fraction, test_seed)
-  pictures = splits.train, splits.test, splits.validation
-  columns = _columns(data_flag, pictures, image, label, image_size)
+  columns = _columns(data_flag, splits[:3], image, label, image_size)
   name = expand(path).absolute().name
-  if splits.notice:
-    print(f'{data_flag}: {splits.notice}', file=sys.stderr)
   read_train = _read(data_flag, TRAIN, splits.train, client, columns)
   read_test = _read(data_flag, TEST, splits.test, client, columns)
   read_validation = None
@@ -135,6 +132,7 @@ def load_huggingface(
       class_names=columns.class_names,
       validation=_users(data_flag, read_validation) if read_validation else (),
     )
+    _say(data_flag, splits.notice)
     return assembled.on_one_scale(federation, range)
   arrays, array_names = [], []
   reads = {TRAIN: read_train, TEST: read_test, VALIDATION: read_validation}
@@ -143,7 +141,7 @@ def load_huggingface(
       arrays += [np.asarray(images), np.asarray(labels)]
       array_names += [f'{columns.image} of {split_name}']
       array_names += [f'{columns.label} of {split_name}']
-  return arrays_dataset(
+  dataset = arrays_dataset(
     data_flag,
     name,
     arrays,
@@ -152,6 +150,13 @@ def load_huggingface(
     class_names=columns.class_names,
     array_names=array_names,
   )
+  _say(data_flag, splits.notice)
+  return dataset
+
+
+def _say(data_flag, notice):
+  if notice:
+    print(f'{data_flag}: {notice}', file=sys.stderr)
 
 
 def _users(data_flag, examples_by_user):
@@ -226,9 +231,9 @@ def _chosen(names: Iterable[str]) -> _Chosen:
     ValueError: no split is for training, or several are for one role.
   """
   names = sorted(names)
+  roles = split_names.roles(names)
   chosen_names = {}
   for role in (TRAIN, TEST, VALIDATION):
-    roles = split_names.roles(names)
     same_role = [name for name in names if roles[name] == role]
     if role in names:
       same_role = [role]
@@ -256,7 +261,7 @@ def _is_unlabelled(split, label):
     label = assembled.label_name('', label, split.features)
   if label not in split.features or not len(split):
     return False
-  labels = split.data.column(label)
+  labels = _undecoded_column(split, label)
   if labels.null_count == len(labels):
     return True
   if not pyarrow.types.is_integer(labels.type):
@@ -270,9 +275,10 @@ def _divided(data_flag, splits, client, label, fraction, seed) -> _Splits:
   Raises:
     DataError: it is not said to draw, or there is a test.
   """
-  fraction_flag = flag('data.test_fraction')
   if splits.test is not None and fraction:
-    raise DataError(f'{data_flag} is divided already: drop {fraction_flag}.')
+    raise DataError(
+      f'{data_flag} is divided already: drop {flag("data.test_fraction")}.'
+    )
   if splits.test is not None:
     return splits
   if not fraction:
@@ -288,12 +294,18 @@ def _divided(data_flag, splits, client, label, fraction, seed) -> _Splits:
     column = assembled.label_name(data_flag, label, splits.train.features)
   if column not in splits.train.features:
     raise _missing_column(data_flag, column, splits.train)
-  kinds = [str(value) for value in splits.train.data.column(column).to_pylist()]
+  values = _undecoded_column(splits.train, column).to_pylist()
+  kinds = [str(value) for value in values]
   is_test = drawn_test.is_test(kinds, fraction, seed)
   return splits._replace(
     train=splits.train.select(np.flatnonzero(~is_test)),
     test=splits.train.select(np.flatnonzero(is_test)),
   )
+
+
+def _undecoded_column(split, column):
+  """The values in Arrow's form: decoding could open what a path in the column names."""
+  return split.select_columns([column]).with_format('arrow')[:][column]
 
 
 def _missing_column(data_flag, column, split):
