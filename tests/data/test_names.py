@@ -373,6 +373,24 @@ def test_a_name_inside_data(spot, examples, tmp_path, monkeypatch, terminal):
   assert num_draws >= examples
 
 
+@pytest.mark.parametrize(
+  'spot', ['Tiny-ImageNet', 'DomainNet', 'state.json', 'TFDS, template']
+)
+@pytest.mark.parametrize('kind', ['file', 'link to file'])
+def test_a_name_of_a_file_of_the_set_is_read(spot, kind, tmp_path, monkeypatch):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  spot = SPOTS[spot]
+  knobs = spot.layout(tmp_path, FEDERATION)
+  expected = outcome(knobs)
+  named = tmp_path / spot.named
+  make(named.with_name('another'), kind, named, '')
+  named.unlink()
+  assert outcome(knobs) is None
+  base = tmp_path / spot.base
+  spot.write(tmp_path / spot.file, os.path.relpath(named.with_name('another'), base))
+  assert outcome(knobs) == expected
+
+
 # --- what is no file ------------------------------------------------------------------
 
 # In place of a file of the set: a link to another file is followed, as elsewhere.
