@@ -11,7 +11,7 @@ from moon_jax.core.types import Scale
 from moon_jax.data import convert
 from moon_jax.data.errors import DataError
 from moon_jax.data.federated import records
-from moon_jax.data.pixels import numbers_of
+from moon_jax.data.pixels import grey_levels, numbers_of
 from moon_jax.predict import inference
 from tests.data import federations, layouts
 from tests.data.federations import flags, load, save_arrays
@@ -217,6 +217,18 @@ def test_equal_numbers_are_equal_pixels_in_every_part(tmp_path_factory):
 @pytest.mark.usefixtures('own_source')
 def test_equal_numbers_are_equal_pixels_in_thousands_of_draws(tmp_path_factory):
   assert 500 < search(range(2000), tmp_path_factory) < 1500
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
+def test_an_equal_number_of_another_precision_is_the_same_level(dtype):
+  """Also half-way between two levels, where the precisions round differently."""
+  numbers = np.arange(15361, dtype=np.uint16).view(np.float16)  # all in [0, 1]
+  levels = [
+    grey_levels(numbers.astype(kind), Scale(0.0, 1.0, dtype))
+    for kind in ('float16', 'float32', 'float64')
+  ]
+  np.testing.assert_array_equal(levels[0], levels[1])
+  np.testing.assert_array_equal(levels[0], levels[2])
 
 
 # --- what is said ---------------------------------------------------------------------
