@@ -177,7 +177,7 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.moon.similarity_on=representation    output that is compared; one of
                                                 representation, features
   --config.moon.num_previous=1                  number of a client's last models that
-                                                are negatives; at least 1
+                                                are negatives; in [1, 100]
   --config.moon.frozen_mode=evaluation          mode of the frozen networks; one of
                                                 evaluation, training
   --config.sa_moon.mu=5.0                       weight of the contrastive term; at least
@@ -267,8 +267,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 layer; at least 1
   --config.moon_cnn.representation=256          number of outputs of the projection
                                                 head; at least 1
-  --config.cnn_transformer.layers=6             number of layers of the encoder; at
-                                                least 1
+  --config.cnn_transformer.layers=6             number of layers of the encoder; in [1,
+                                                100]
   --config.cnn_transformer.heads=8              number of attention heads in every
                                                 layer; a divisor of 256
   --config.cnn_transformer.feedforward=2048     number of hidden units of each layer; at

@@ -6,7 +6,7 @@ import jax
 
 from moon_jax import catalog, models
 from moon_jax.config import Config, flatten
-from moon_jax.core import files, weights
+from moon_jax.core import files, memory, tree, weights
 from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag, option
 from moon_jax.core.paths import expand
@@ -44,9 +44,10 @@ def make_network(
     convolutions that only some kinds have is not used.
 
   Raises:
-    UsageError: the network does not fit the images, or its form the device.
+    UsageError: the network does not fit the images, the machine's memory, or its form
+      the device.
   """
-  return models.make(
+  network = models.make(
     options.model,
     image_shape=image_shape,
     num_classes=num_classes,
@@ -54,6 +55,17 @@ def make_network(
     dtype=options.dtype,
     **options.model_options,
   )
+  part = catalog.part('model', options.model)
+  widths = {
+    f'{part.group or part.name}.{name}': value
+    for name, value in options.model_options.items()
+    if type(value) is int
+  }
+  if widths:
+    knob = max(widths, key=widths.get)
+    num_bytes = tree.num_bytes(network.shapes)
+    memory.require_room(knob, widths[knob], num_bytes, 'the weights of the network')
+  return network
 
 
 def convolution_form(requested: str, backend: str | None) -> str:

@@ -11,6 +11,7 @@ from moon_jax.algorithms.base import Algorithm, SecondTraining
 from moon_jax.building import streaming
 from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.config import Config, flatten, used_value
+from moon_jax.core import memory
 from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag
 from moon_jax.core.shares import share_of
@@ -25,6 +26,9 @@ from moon_jax.planning.participation import Participation
 from moon_jax.planning.planner import Averaging, ClientData, Planner, make_planner
 from moon_jax.platform import client_memory, devices, gpu, hosts
 from moon_jax.platform.client_memory import ClientMemory
+
+# The knobs that are a number of passes over a client's data in a round.
+_EPOCHS = ('local_epochs', 'fine_tune_epochs', 'ditto.epochs')
 
 
 class TrainingSetupOptions:
@@ -42,6 +46,7 @@ class TrainingSetupOptions:
     attack: name of the attack in the catalog.
     attack_fraction: fraction of the clients that attack; None without an attack.
     local_epochs: passes of a client over its data in a round.
+    epochs_by_knob: every knob in use that is a number of passes, and its value.
     local_epochs_min: fewest passes, if they are drawn; 0: no draw.
     batch_size: examples of a batch.
     drop_last: whether a batch that is not full is left out.
@@ -70,6 +75,11 @@ class TrainingSetupOptions:
     self.attack = config.attack.name
     self.attack_fraction = config.attack.fraction if has_attackers else None
     self.local_epochs = config.local_epochs
+    self.epochs_by_knob = {
+      knob: flat[knob]
+      for knob in _EPOCHS
+      if catalog.is_used(knob, flat) and flat[knob] != 'auto'
+    }
     self.local_epochs_min = used_value(config, 'local_epochs_min')
     self.batch_size = config.batch_size
     self.drop_last = config.drop_last
@@ -264,6 +274,9 @@ def local_work(options: TrainingSetupOptions, sizes: np.ndarray) -> LocalWork:
       options.local_epochs_min,
       f'must be at most {flag("local_epochs", options.local_epochs)}.',
     )
+  for knob, epochs in options.epochs_by_knob.items():
+    num_bytes = epochs * int(sizes.max()) * np.dtype(np.int32).itemsize
+    memory.require_room(knob, epochs, num_bytes, "the plan of a client's round")
   return LocalWork(
     local_epochs=options.local_epochs,
     local_epochs_min=options.local_epochs_min,

@@ -61,7 +61,10 @@ _MOON_KNOBS = {
   'tau': _TAU,
   'negative': word('none', 'negative of a client without a previous model', _NEGATIVES),
   'similarity_on': word('representation', 'output that is compared', _OUTPUTS),
-  'num_previous': counted(1, "number of a client's last models that are negatives"),
+  # Each of these models is a network of its own in the compiled step.
+  'num_previous': knob(
+    int, 1, "number of a client's last models that are negatives", between(1, 100)
+  ),
   'frozen_mode': word('evaluation', 'mode of the frozen networks', _FROZEN_MODES),
 }
 _SA_MOON_KNOBS = {

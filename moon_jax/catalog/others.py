@@ -57,7 +57,7 @@ _MLP_KNOBS = {
   'representation': counted(64, 'number of units of the representation'),
 }
 _TRANSFORMER_KNOBS = {
-  'layers': counted(6, 'number of layers of the encoder'),
+  'layers': knob(int, 6, 'number of layers of the encoder', between(1, 100)),
   'heads': knob(int, 8, 'number of attention heads in every layer', _HEADS),
   'feedforward': counted(2048, 'number of hidden units of each layer'),
   'dropout': number(0.1, 'rate of dropout, convolutions included', between(0, 1, '[)')),

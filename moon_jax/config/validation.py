@@ -29,6 +29,9 @@ _TYPE_NAMES = {
 _MIN_FLOAT32 = 2.0**-126
 _MAX_FLOAT32 = math.ldexp(1 - 2.0**-24, 128)
 
+# The largest whole number that the device, and the files of a run, hold.
+_MAX_INT32 = 2**31 - 1
+
 # If it is auto: 1 averages; FedAdam and FedYogi move each weight by up to the rate in a
 # round.
 _SERVER_RATE = 'server_optimizer.learning_rate'
@@ -94,12 +97,14 @@ def convert(name: str, value: Any) -> Any:
   if required_type:
     raise ConfigError([_problem(name, value, required_type)])
   if knob.kind is float:
-    value = float(value)
+    value = float(value) + 0.0  # -0.0 becomes 0.0
   if knob.bound and not knob.bound.holds(value):
     hint = ''
     if knob.bound.words:
       hint = catalog.did_you_mean(value, knob.bound.words)
     raise ConfigError([_problem(name, value, knob.bound.requirement) + hint])
+  if knob.kind is int and abs(value) > _MAX_INT32:
+    raise ConfigError([_problem(name, value, f'at most {_MAX_INT32}')])
   return value
 
 

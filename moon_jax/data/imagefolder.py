@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.core import files
+from moon_jax.core import files, memory
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
@@ -130,6 +130,8 @@ def _decode(folder, layout):
   with one_line(f'{data_flag}: an image cannot be read'):
     every_picture = itertools.chain(*splits)
     mode = common_mode(files.contents(picture.path) for picture in every_picture)
+  num_bytes = sum(map(len, splits)) * folder.side**2
+  memory.require_room('data.image_size', folder.side, num_bytes, 'the images')
   first_image = _pixels(folder, splits.train[0].path, mode)
   arrays = []
   for split in splits:

@@ -227,11 +227,8 @@ def inside_and_outside(interval, kind):
   """Values at the ends of an interval and beyond: those in it, those not in it."""
   low, has_low, high, has_high = interval
   if kind is int:
-    low, high = int(low), int(min(high, 2**70))
-    outside = [low - 1, -(2**40)]
-    if high < 2**70:
-      outside += [high + 1, 2**70]
-    return [low, low + 1, high], outside
+    low, high = int(low), int(min(high, 2**31 - 1))  # every number fits 32 bits
+    return [low, low + 1, high], [low - 1, -(2**40), high + 1, 2**70]
   smallest, largest = 2.0**-126, 2.0**127
   inside = [low + smallest]
   outside = [low - 1e-9, smallest / 2, 2 * largest, -largest, math.nan]
