@@ -83,13 +83,14 @@ def test_an_extreme_number_is_one_line_or_builds(name, data):
   words = INTEGERS if catalog.every_knob()[name].kind is int else FLOATS
   for word in words:
     begin = time.monotonic()
-    with little_memory(), contextlib.suppress(UsageError):
+    problem = ''
+    with little_memory():
       try:
         values = setting(name, data) | {name: from_word(name, word)}
         experiment.build(validate(values)).planner.plan(0)
       except UsageError as error:
-        assert '\n' not in str(error)
-        raise
+        problem = str(error)
+    assert '\n' not in problem
     assert time.monotonic() - begin < LIMIT_SECONDS, word
 
 
@@ -109,9 +110,7 @@ def test_images_larger_than_the_memory(tmp_path):
     for label in ('a', 'b'):
       (tmp_path / split / label).mkdir(parents=True)
       Image.new('L', (4, 4)).save(tmp_path / split / label / '0.png')
-  with pytest.raises(
-    UsageError, match=r'image_size=2147483647 needs .* for the images'
-  ):
+  with pytest.raises(UsageError, match=r'image_size=2147483647 needs .* the images'):
     imagefolder.load_imagefolder(
       str(tmp_path), test_fraction=0.0, test_seed=0, image_size=2**31 - 1
     )
