@@ -13,6 +13,7 @@ from moon_jax.algorithms.wrappers import topology
 from moon_jax.building import experiment, programs, scheduling, traced
 from moon_jax.building.algorithm import AlgorithmOptions, make_algorithm
 from moon_jax.building.data import TrainingData
+from moon_jax.core.types import Scale
 from moon_jax.data import device, partition
 from moon_jax.models import layers
 from moon_jax.planning import clients
@@ -298,6 +299,7 @@ def round_of(algorithm, round_options=RoundOptions()):
       user_ids=None,
       num_users_left_out=0,
       class_names=(),
+      scale=Scale(),
       digest='',
     ),
     tests=None,

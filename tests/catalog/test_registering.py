@@ -61,7 +61,7 @@ def stripes(*, size):
   images = np.random.default_rng(0).integers(0, 99, (90, size, size), np.uint8)
   labels = np.arange(90) % 3
   images[np.arange(90), labels] = 255
-  return images, labels, images[:30], labels[:30]
+  return images, labels, images[:30] // 2, labels[:30]
 
 
 def robin(labels, *, num_clients, min_size, seed, shift):
@@ -460,7 +460,7 @@ HALF = '(num_classes, dtype="float32", param_dtype="float16")'
 WIDE = OUTPUTS.replace('num_classes', 'num_classes + 2')
 OF = 'of 2 images and 3 classes are'
 DARKER = 'return lambda key, images, rows: images[rows] // by'
-RETURN = 'return images, labels, images[:30], labels[:30]'
+RETURN = 'return images, labels, images[:30] // 2, labels[:30]'
 LOST = "--config.partition.name='robin' must give each of 90 examples to one of 4 clien"
 
 

@@ -70,7 +70,7 @@ def two_processes(tmp_path_factory):
   rng, labels = np.random.default_rng(0), np.arange(60) % 4
   for folder, name in zip((*folders, folders[0]), ('both', 'both', 'one'), strict=True):
     images = rng.integers(0, 256, (60, 8, 8), np.uint8)
-    arrays = {'train_x': images, 'test_x': images}
+    arrays = {'train_x': images, 'test_x': 255 - images}
     np.savez(folder / f'{name}.npz', train_y=labels, test_y=labels, **arrays)
   words = (*RUN, f'{ROUNDS}3')
   other = (*words, '--workdir=other')

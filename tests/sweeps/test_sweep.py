@@ -217,7 +217,7 @@ MISTAKES = {
   ('--over', 'seed'): "--over='seed' must be KNOB=VALUE,VALUE",
   ('--jobs=0',): 'jobs',
   ('--jobs=2', '--slurm=-t 1'): '--jobs and --slurm exclude each other',
-  ("--slurm=--comment='",): '--slurm="--comment=\'": No closing quotation.',
+  ("--slurm=--comment='",): 'No closing quotation.',
   ('--config.num_rounds',): '--config.num_rounds needs a value',
   ('--jbos=2',): "'--jbos=2' is an unknown flag; see --help. Did you mean '--jobs'?",
 }
