@@ -1,5 +1,6 @@
 """The charts as PNG and PDF, for papers; sizes follow the content."""
 
+import functools
 import math
 import pathlib
 import textwrap
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from moon_jax.report.charts import Chart, LineChart, Matrix, Scatter, Spread, Style
-from moon_jax.runner import plots
+from moon_jax.runner import fonts, plots
 
 _TILE = 3.4  # inches of a panel among several
 _LETTERS_PER_INCH = 10  # of a title
@@ -35,7 +36,10 @@ def save(figure: Figure, folder: pathlib.Path, name: str) -> list[str]:
   names = [f'{name}.{ending}' for ending in ('png', 'pdf')]
   with matplotlib.rc_context({'pdf.fonttype': 42}):  # text stays text
     for file in names:
-      figure.savefig(folder / file, dpi=200, bbox_inches='tight')
+      write = functools.partial(
+        figure.savefig, folder / file, dpi=200, bbox_inches='tight'
+      )
+      fonts.saved(figure, write)
   return names
 
 

@@ -15,6 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from moon_jax.core import files
 from moon_jax.core.errors import printable
+from moon_jax.runner import fonts
 
 # Okabe and Ito 2008: colour-blind readers can tell these apart. Black and yellow are
 # left out, because one of them is lost on a dark ground, the other on a light one.
@@ -48,7 +49,13 @@ def curves(
 
 def _save(figure: Figure, path: pathlib.Path, dpi: int) -> None:
   with files.replacing(path) as file:
-    figure.savefig(file, dpi=dpi)
+
+    def write():
+      file.seek(0)
+      file.truncate()
+      figure.savefig(file, dpi=dpi)
+
+    fonts.saved(figure, write)
 
 
 def _figure(width: float, height: float, title: str) -> Figure:
