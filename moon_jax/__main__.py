@@ -10,8 +10,9 @@ import gc
 import os
 import sys
 
+from moon_jax.core import signals
 from moon_jax.core.errors import ExitCode, exit_code_of
-from moon_jax.runner import signals
+from moon_jax.runner.signals import Stop
 
 
 def main() -> None:
@@ -19,35 +20,39 @@ def main() -> None:
   gc.set_threshold(50_000)  # nearly all objects that JAX makes at the start stay
   program, *words = sys.argv[1:] or ['']
   if program == 'sweep':
+    stop = signals.listen(Stop())
     from moon_jax.sweeps import command as sweep
 
-    sys.exit(sweep.main(words, signals.listen()))
+    sys.exit(sweep.main(words, stop))
   elif program == 'report':
+    signals.listen(signals.StopAtOnce())
     from moon_jax.report import __main__ as report
 
     sys.exit(report.main(words))
   elif program == 'predict':
+    signals.listen(signals.StopAtOnce())
     from moon_jax.predict import command as predict
 
     sys.exit(predict.main(words))
   elif program == 'export':
+    signals.listen(signals.StopAtOnce())
     from moon_jax import export
 
     sys.exit(export.main(words))
-  sys.exit(launch(sys.argv[1:], signals.listen()))
+  sys.exit(launch(sys.argv[1:], signals.listen(Stop())))
 
 
-def launch(argv: list[str], stop: signals.Stop | None = None) -> int:
+def launch(argv: list[str], stop: Stop | None = None) -> int:
   """Runs an experiment; returns the exit code. An error of the user is one clear line.
 
   Args:
     argv: the words after the program's name.
     stop: what can end the run early; None: nothing can.
   """
-  return exit_code_of(lambda: _launch(argv, stop or signals.Stop()))
+  return exit_code_of(lambda: _launch(argv, stop or Stop()))
 
 
-def _launch(argv: list[str], stop: signals.Stop) -> int:
+def _launch(argv: list[str], stop: Stop) -> int:
   # Imported here: Ctrl-C prints one line from the start, before slow imports.
   from moon_jax.config import cli
   from moon_jax.core import files

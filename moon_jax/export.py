@@ -7,11 +7,18 @@
   --client=N      the client, from 0, if each client has a model of its own
   --config=FILE   a config file to run first: it registers parts that the run uses
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 130 Ctrl-C.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 75 SIGTERM
+or SIGHUP, 130 Ctrl-C.
 """
 
-import pathlib
 import sys
+
+if __name__ == '__main__':  # before the slow imports
+  from moon_jax.core import signals
+
+  signals.listen(signals.StopAtOnce())
+
+import pathlib
 from collections.abc import Sequence
 
 from absl import flags

@@ -7,7 +7,10 @@ if __name__ == 'moon_jax.sweep':
   raise ImportError('moon_jax.sweep is a function: import moon_jax and call it.')
 
 if __name__ == '__main__':
-  from moon_jax.runner import signals
+  from moon_jax.core import signals
+  from moon_jax.runner.signals import Stop
+
+  stop = signals.listen(Stop())  # before the slow imports
   from moon_jax.sweeps import command
 
-  sys.exit(command.main(sys.argv[1:], signals.listen()))
+  sys.exit(command.main(sys.argv[1:], stop))

@@ -25,7 +25,6 @@ import collections
 import contextlib
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import traceback
@@ -33,18 +32,17 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from moon_jax.config import ConfigError, cli
-from moon_jax.core import files
+from moon_jax.core import files, signals
 from moon_jax.core.errors import ExitCode, RunError, UsageError, exit_code_of
 from moon_jax.core.paths import file_name
 from moon_jax.platform import devices
-from moon_jax.runner import clock, loop, provenance, run_directory, signals
+from moon_jax.runner import clock, loop, provenance, run_directory
 from moon_jax.runner.signals import Stop, StoppedError
 from moon_jax.sweeps import running
 from moon_jax.sweeps.runs import SweepRun, in_one_folder
 from papers import kept_runs
 
 PAPERS = pathlib.Path(__file__).parent
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _FLAGS = {
   'list': bool,
   'jobs': int,
@@ -262,13 +260,15 @@ def _seconds_of_a_round(run: SweepRun, results: pathlib.Path) -> float | None:
 # --- processes ------------------------------------------------------------------------
 
 
-def _in_processes(argv: Sequence[str], jobs: int, logs: pathlib.Path) -> int:
+def _in_processes(
+  argv: Sequence[str], jobs: int, logs: pathlib.Path, stop: Stop
+) -> int:
   """Starts the processes, which end with this one; returns the exit code."""
   files.make_folder(logs)
+  workers: list[subprocess.Popen] = []
   with contextlib.ExitStack() as open_logs:
-    workers = []
     for index in range(jobs):
-      log = open_logs.enter_context((logs / f'{index}.log').open('ab'))
+      log = open_logs.enter_context(files.appended(logs / f'{index}.log'))
       worker = subprocess.Popen(
         [sys.executable, '-m', 'papers.queue', *argv, f'--share={index}/{jobs}'],
         stdout=log,
@@ -276,17 +276,11 @@ def _in_processes(argv: Sequence[str], jobs: int, logs: pathlib.Path) -> int:
         start_new_session=True,
       )
       workers.append(worker)
-
-    def pass_on(number, frame):
-      for worker in workers:
-        worker.send_signal(number)
-
-    for number in _STOP_SIGNALS:
-      signal.signal(number, pass_on)
+      stop.pass_on_to(worker)
     failures = {worker.wait() for worker in workers} - {ExitCode.DONE}
-  killed_by_signal = {-number for number in _STOP_SIGNALS}
   if not failures:
     return ExitCode.DONE
+  killed_by_signal = {-number for number in signals.ENDINGS}
   if failures <= {ExitCode.PREEMPTED, ExitCode.INTERRUPTED, *killed_by_signal}:
     return ExitCode.PREEMPTED
   print(f'A run or a process failed; see {logs}.', file=sys.stderr)
@@ -325,9 +319,9 @@ def main(argv: Sequence[str]) -> int:
     if flags.list:
       print('\n'.join(table(listed_runs, results, jobs)))
       return ExitCode.DONE
+    stop = signals.listen(Stop())
     if not flags.share:
-      return _in_processes(argv, jobs, runs / 'log')
-    stop = signals.listen()
+      return _in_processes(argv, jobs, runs / 'log', stop)
     _yield_to_others()
     running.take_share(flags.share)
     return work(listed_runs, results, stop)

@@ -19,6 +19,7 @@ PACKAGE = ROOT / 'moon_jax'
 LAYERS = (
   ('core', 'core.types', 'core.flags'),
   ('core.errors',),
+  ('core.signals',),
   ('core.files', 'core.memory'),
   ('core.outputs',),
   ('core.tree', 'core.keys', 'core.cache', 'core.weights'),

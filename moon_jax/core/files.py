@@ -25,6 +25,7 @@ from typing import IO, Any, BinaryIO, ParamSpec, TypeVar
 import fastjsonschema
 import numpy as np
 
+from moon_jax.core import signals
 from moon_jax.core.errors import NoCheckpointError, RunError, UsageError
 from moon_jax.core.flags import option
 
@@ -399,15 +400,27 @@ def writing(path: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def replacing(path: pathlib.Path) -> Iterator[BinaryIO]:
-  """Yields a new file, which takes the place of the old one in one step, on disk.
-
-  A failure leaves the old file, and nothing else. Nothing is written through a link.
+  """`new_file`, in a run: an OSError becomes one line that says what to do.
 
   Raises:
     RunError: it cannot be written.
   """
+  with writing(path), new_file(path) as file:
+    yield file
+
+
+@contextlib.contextmanager
+def new_file(path: pathlib.Path) -> Iterator[BinaryIO]:
+  """Yields a new file, which takes the place of the old one in one step, on disk.
+
+  A failure, or a signal that ends the process, leaves the old file and nothing else.
+  Nothing is written through a link, and other names of the old file keep its content.
+
+  Raises:
+    OSError: it cannot be written.
+  """
   partial = path.with_name(path.name + PARTIAL)
-  with writing(path):
+  with signals.unfinished(partial):
     try:
       partial.unlink(missing_ok=True)
       with partial.open('xb') as file:
@@ -453,6 +466,30 @@ def rename(source: pathlib.Path, target: pathlib.Path) -> None:
       if error.errno not in _IN_USE or time.monotonic() > end:
         raise
     time.sleep(_IN_USE_SECONDS / 20)
+
+
+def appended(path: pathlib.Path) -> BinaryIO:
+  """Opens a file to add to its end, such as a log; makes it if there is none.
+
+  Raises:
+    UsageError: it is a link, or the file has another name: it may be of somebody else.
+    RunError: it cannot be written.
+  """
+  require_no_link(path)
+  flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+  with writing(path):
+    descriptor = os.open(path, flags, 0o666)
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+      return os.fdopen(descriptor, 'ab', buffering=0)
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, _IRREGULAR)
+
+
+def require_no_link(path: pathlib.Path) -> None:
+  """Raises UsageError if a path is a link, through which a program would write."""
+  if path.is_symlink():
+    raise UsageError(f'{path} is a link; remove it, or give another folder.')
 
 
 def flush(path: pathlib.Path) -> None:

@@ -13,12 +13,19 @@
                     other sources whole
   --synthetic=NxM   in place of data, N users with M images of 28x28 each, for trials
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or data, 130 Ctrl-C.
+Exit codes: 0 done, 1 failed, 2 wrong usage or data, 75 SIGTERM or SIGHUP,
+130 Ctrl-C.
 """
+
+import sys
+
+if __name__ == '__main__':  # before the slow imports
+  from moon_jax.core import signals
+
+  signals.listen(signals.StopAtOnce())
 
 import os
 import re
-import sys
 
 from absl import flags
 

@@ -5,7 +5,8 @@ process 0 has the run directory. All processes call `gather`, and what is built 
 in the same order, from their main threads: a call waits for the other processes, and
 for the earlier work of the devices.
 
-This module imports JAX only when there are several processes.
+This module imports NumPy and JAX only when there are several processes, because every
+program imports it before it heeds signals.
 """
 
 import contextlib
@@ -13,8 +14,6 @@ import json
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-
-import numpy as np
 
 from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.platform import launchers
@@ -71,6 +70,7 @@ def gather(value: Any, error: RunError | None = None) -> list[Any]:
   """
   messages = [[value, None]]
   if _group:
+    import numpy as np
     from jax.experimental.multihost_utils import process_allgather
 
     failure = error and [str(error), error.exit_code]
@@ -155,6 +155,7 @@ def from_first(tree: Any) -> Any:
   if not _group:
     return tree
   import jax
+  import numpy as np
   from jax.experimental.multihost_utils import broadcast_one_to_all
 
   # A sum of floats would change -0.0.

@@ -2,6 +2,7 @@
 
 import sys
 
+from moon_jax.core import signals
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
 
 
@@ -34,4 +35,5 @@ def _report(argv: list[str]) -> ExitCode:
 
 
 if __name__ == '__main__':
+  signals.listen(signals.StopAtOnce())
   sys.exit(main(sys.argv[1:]))

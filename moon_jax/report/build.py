@@ -14,8 +14,9 @@ def write_report(request: Request) -> None:
   """Writes a report, and prints on stderr what it leaves out.
 
   Raises:
-    UsageError: no run is left.
+    UsageError: no run is left, or the folder cannot be written or holds something else.
   """
+  files.files_of_last_report(request.out)  # refuses a folder of others before it works
   report = collect(request)
   print(f'drawing {len(report.charts)} figures')
   files.write(request.out, report)

@@ -26,7 +26,8 @@ LaTeX). The second command prints a table of the runs.
   --config=FILE    a config file to run first: it registers parts that the runs use; may
                    be given several times
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or nothing to report, 130 Ctrl-C.
+Exit codes: 0 done, 1 failed, 2 wrong usage or nothing to report, 75 SIGTERM
+or SIGHUP, 130 Ctrl-C.
 """
 
 import os

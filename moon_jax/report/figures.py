@@ -12,9 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from moon_jax.core import files
 from moon_jax.report.charts import Chart, LineChart, Matrix, Scatter, Spread, Style
 from moon_jax.runner import fonts, plots
 
+ENDINGS = ('png', 'pdf')
 _TILE = 3.4  # inches of a panel among several
 _LETTERS_PER_INCH = 10  # of a title
 _NAME_LETTERS = 36  # letters in a line beside a plot
@@ -31,16 +33,17 @@ def draw(chart: Chart, styles: Mapping[str, Style]) -> Figure:
   return tiled([chart], side=5.0)
 
 
-def save(figure: Figure, folder: pathlib.Path, name: str) -> list[str]:
-  """Writes a figure as PNG and PDF; returns the names of the files."""
-  names = [f'{name}.{ending}' for ending in ('png', 'pdf')]
+def save(figure: Figure, folder: pathlib.Path, name: str) -> None:
+  """Replaces the files of a figure, one for each of ENDINGS, by new ones."""
   with matplotlib.rc_context({'pdf.fonttype': 42}):  # text stays text
-    for file in names:
-      write = functools.partial(
-        figure.savefig, folder / file, dpi=200, bbox_inches='tight'
-      )
-      fonts.saved(figure, write)
-  return names
+    for ending in ENDINGS:
+      path = folder / f'{name}.{ending}'
+      fonts.saved(figure, functools.partial(_save, figure, path, ending))
+
+
+def _save(figure: Figure, path: pathlib.Path, ending: str) -> None:
+  with files.new_file(path) as file:
+    figure.savefig(file, format=ending, dpi=200, bbox_inches='tight')
 
 
 def _wrapped(text: str, letters: float) -> str:

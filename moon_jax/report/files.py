@@ -3,11 +3,13 @@
 The page is one file with its data, its script and plotly inside.
 """
 
+import contextlib
 import html
 import json
 import os
 import pathlib
 import re
+import stat
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,6 +19,7 @@ from plotly import offline
 from plotly.io.json import to_json_plotly
 from tabulate import tabulate
 
+from moon_jax.core import files as core_files
 from moon_jax.core.errors import UsageError
 from moon_jax.core.flags import option
 from moon_jax.report import figures, interactive, latex
@@ -25,6 +28,13 @@ from moon_jax.report.sections import Section
 from moon_jax.report.tables import Table
 
 PAGE, MANIFEST = 'index.html', 'report.json'
+FOLDERS = ('figures', 'tables')
+COMMAND = 'python -m moon_jax.report'  # the first words of what the manifest records
+# The names of a report's files; see `paths.file_name`.
+_NAME = re.compile(
+  r'index\.html|figures/[\w.=+-]+\.(png|pdf)|tables/[\w.=+-]+\.(csv|md|tex)'
+)
+_ALL_SCATTERS = 'tsne'  # the figure of all scatters
 _TEMPLATES = pathlib.Path(__file__).parent / 'templates'
 
 
@@ -52,67 +62,125 @@ class Report(NamedTuple):
     """The charts of all sections."""
     return [chart for section in self.sections for chart in section.charts]
 
+  @property
+  def scatters(self) -> list[Scatter]:
+    """The scatters among the charts."""
+    return [chart for chart in self.charts if isinstance(chart, Scatter)]
+
+  @property
+  def tables(self) -> list[Table]:
+    """The tables of all sections."""
+    return [table for section in self.sections for table in section.tables]
+
 
 def write(out: pathlib.Path, report: Report) -> None:
   """Writes every file into a folder, in place of the last report's files.
 
+  A file takes the place of an old one, and nothing is written through a link.
+
   Raises:
-    UsageError: the folder cannot be written, or its manifest is of another program.
+    UsageError: see `files_of_last_report`, or the folder cannot be written.
   """
+  old_names = files_of_last_report(out)
   try:
-    _remove_last_report(out)
-    names = [PAGE, *_write_figures(out, report), *_write_tables(out, report)]
-    (out / PAGE).write_text(_page(out, report), encoding='utf-8')
+    for folder in FOLDERS:
+      (out / folder).mkdir(parents=True, exist_ok=True)
+    # First, because it marks the folder: what a killed report leaves is of a report.
+    table_texts = _table_texts(report)
+    names = [PAGE, *_figure_names(report), *table_texts]
     manifest = {'command': report.command, 'notes': report.notes, 'files': names}
-    (out / MANIFEST).write_text(json.dumps(manifest, indent=2) + '\n')
+    _write_text(out / MANIFEST, json.dumps(manifest, indent=2) + '\n')
+    for name in old_names:
+      _remove_file(out / name)
+    _write_figures(out / 'figures', report)
+    for name, text in table_texts.items():
+      _write_text(out / name, text)
+    _write_text(out / PAGE, _page(out, report))
   except OSError as error:
-    problem = f'{option("out", str(out))} cannot be written: {error.strerror}.'
-    raise UsageError(problem) from None
-
-
-def _remove_last_report(out: pathlib.Path) -> None:
-  """Removes the files of the last report, so that none is left of other runs."""
-  if not (out / MANIFEST).exists():
-    return
-  try:
-    names = [*json.loads((out / MANIFEST).read_text())['files']]
-  except (KeyError, TypeError, ValueError):
+    path = error.filename2 or error.filename
+    place = f': {path}' if path else ''
     raise UsageError(
-      f'{option("out", str(out))}: its {MANIFEST} is of another program; give another '
-      'folder.'
+      f'{option("out", str(out))} cannot be written: {error.strerror}{place}.'
     ) from None
-  for name in names:
-    # Nothing outside the folder is removed, whatever the manifest says.
-    if (out / name).resolve().is_relative_to(out.resolve()):
-      (out / name).unlink(missing_ok=True)
 
 
-def _write_figures(out: pathlib.Path, report: Report) -> list[str]:
-  """Writes the figures as PNG and PDF; returns the names of the files."""
-  folder = out / 'figures'
-  folder.mkdir(parents=True, exist_ok=True)
-  names = []
+def files_of_last_report(out: pathlib.Path) -> list[str]:
+  """The names of the files of the report that is in a folder; [] if there is none.
+
+  Names that no report gives a file are left out, whatever the manifest says.
+
+  Args:
+    out: the folder of the report; it need not be there.
+
+  Raises:
+    UsageError: the folder holds something else than a report, or links in its place.
+  """
+  out_flag = option('out', str(out))
+  try:
+    names = {*os.listdir(out)} - {MANIFEST + core_files.PARTIAL}
+  except FileNotFoundError:
+    return []
+  except OSError as error:
+    raise UsageError(f'{out_flag} cannot be read: {error.strerror}.') from None
+  if not names:
+    return []
+  if MANIFEST not in names:
+    raise UsageError(
+      f'{out_flag} has files that are not of a report; give a new or an empty folder.'
+    )
+  for name in (MANIFEST, *FOLDERS):
+    core_files.require_no_link(out / name)
+  try:
+    manifest = json.loads(core_files.contents(out / MANIFEST))
+    is_of_report = manifest['command'].startswith(COMMAND)
+    last_names = [name for name in manifest['files'] if _NAME.fullmatch(name)]
+  except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError):
+    is_of_report = False
+  if not is_of_report:
+    raise UsageError(
+      f'{out_flag}: its {MANIFEST} is of another program; give another folder.'
+    )
+  return last_names
+
+
+def _figure_names(report: Report) -> list[str]:
+  """The names of the files of figures."""
+  figure_names = [chart.name for chart in report.charts]
+  if report.scatters:
+    figure_names.append(_ALL_SCATTERS)
+  endings = figures.ENDINGS
+  return [f'figures/{name}.{ending}' for name in figure_names for ending in endings]
+
+
+def _table_texts(report: Report) -> dict[str, str]:
+  """Name of a table's file -> its text: CSV, Markdown and LaTeX."""
+  texts = {}
+  for table in report.tables:
+    path = f'tables/{table.name}'
+    texts[f'{path}.csv'] = table.csv()
+    texts[f'{path}.md'] = markdown(table)
+    texts[f'{path}.tex'] = latex.text(table)
+  return texts
+
+
+def _remove_file(path: pathlib.Path) -> None:
+  """Removes a regular file, if there is one: a report writes nothing else."""
+  with contextlib.suppress(FileNotFoundError):
+    if stat.S_ISREG(path.lstat().st_mode):
+      path.unlink()
+
+
+def _write_text(path: pathlib.Path, text: str) -> None:
+  with core_files.new_file(path) as file:
+    file.write(text.encode())
+
+
+def _write_figures(folder: pathlib.Path, report: Report) -> None:
+  """Writes the figures as PNG and PDF."""
   for chart in report.charts:
-    figure = figures.draw(chart, report.styles)
-    names.extend(figures.save(figure, folder, chart.name))
-  scatters = [chart for chart in report.charts if isinstance(chart, Scatter)]
-  if scatters:
-    names.extend(figures.save(figures.tiled(scatters), folder, 'tsne'))
-  return [f'figures/{name}' for name in names]
-
-
-def _write_tables(out: pathlib.Path, report: Report) -> list[str]:
-  """Writes the tables as CSV, Markdown and LaTeX; returns the names of the files."""
-  (out / 'tables').mkdir(parents=True, exist_ok=True)
-  tables = [table for section in report.sections for table in section.tables]
-  names = []
-  for table in tables:
-    texts = {'csv': table.csv(), 'md': markdown(table), 'tex': latex.text(table)}
-    for ending, text in texts.items():
-      name = f'tables/{table.name}.{ending}'
-      (out / name).write_text(text, encoding='utf-8', newline='')
-      names.append(name)
-  return names
+    figures.save(figures.draw(chart, report.styles), folder, chart.name)
+  if report.scatters:
+    figures.save(figures.tiled(report.scatters), folder, _ALL_SCATTERS)
 
 
 def markdown(table: Table) -> str:

@@ -1,28 +1,13 @@
-"""Ends a run on SIGTERM, SIGHUP and Ctrl-C: after a round that is saved, or at once.
-
-A thread acts on signals, because Python calls a handler between two instructions of the
-main thread, which may wait inside the compiler or for a whole round of the device.
-"""
+"""Ends a run on SIGTERM, SIGHUP and Ctrl-C: after a round that is saved, or at once."""
 
 import contextlib
-import os
 import signal
-import threading
+import subprocess
 from collections.abc import Iterator
 
-from moon_jax.core.errors import ExitCode, RunError, printable
+from moon_jax.core import signals
+from moon_jax.core.errors import ExitCode, RunError
 from moon_jax.platform import hosts
-
-# Number -> its name, and the exit code.
-_ENDINGS = {
-  signal.SIGTERM: ('SIGTERM', ExitCode.PREEMPTED),
-  signal.SIGHUP: ('SIGHUP', ExitCode.PREEMPTED),
-  signal.SIGINT: ('Ctrl-C', ExitCode.INTERRUPTED),
-}
-
-
-_STDERR = 2
-_SHOW_CURSOR = '\r\x1b[?25h\n'  # the progress bar hides the cursor
 
 
 class StoppedError(RunError):
@@ -33,7 +18,7 @@ class StoppedError(RunError):
     self.exit_code = exit_code
 
 
-class Stop:
+class Stop(signals.StopAtOnce):
   """Whether the process was asked to stop.
 
   Outside `deferred` the process ends at once: files on disk are valid at every instant.
@@ -45,17 +30,28 @@ class Stop:
   """
 
   def __init__(self):
+    super().__init__()
     self.command = 'the same command'
-    self._signal = None
+    self._signal: signal.Signals | None = None
     self._may_wait = False
-    self._lock = threading.Lock()
+    self._workers: list[subprocess.Popen] = []
+
+  @property
+  def advice(self) -> str:
+    """What the user can do next, for the last line."""
+    return f'what was saved stays. To go on: {self.command}'
+
+  @property
+  def exit_code(self) -> ExitCode:
+    """The exit code that a waiting request asks for; DONE if none waits here."""
+    return signals.ENDINGS[self._signal].exit_code if self._signal else ExitCode.DONE
 
   def requested(self) -> bool:
     """Whether a request waits for `check`, in any process; all processes must ask."""
-    signals = [number for number in hosts.gather(self._signal) if number]
-    if signals:
-      self._signal = signal.Signals(signals[0])
-    return bool(signals)
+    numbers = [number for number in hosts.gather(self._signal) if number]
+    if numbers:
+      self._signal = signal.Signals(numbers[0])
+    return bool(numbers)
 
   @contextlib.contextmanager
   def deferred(self) -> Iterator[None]:
@@ -68,6 +64,18 @@ class Stop:
       with self._lock:
         self._may_wait = False
 
+  def pass_on_to(self, worker: subprocess.Popen) -> None:
+    """From now on requests are sent to a worker, too; the first waits until it ends.
+
+    Args:
+      worker: a process that acts on signals as this one does, and does not get those of
+        the terminal.
+    """
+    with self._lock:
+      self._workers.append(worker)
+      if self._signal:
+        worker.send_signal(self._signal)
+
   def check(self, num_rounds: int) -> None:
     """Ends the run if a request waits; all processes call it when all is saved.
 
@@ -78,60 +86,27 @@ class Stop:
       StoppedError: a request waits.
     """
     if self.requested():
-      name, exit_code = _ENDINGS[self._signal]
-      message = f'Stopped by {name} after round {num_rounds}, which is saved. '
-      raise StoppedError(f'{message}To go on: {self.command}', exit_code)
+      ending = signals.ENDINGS[self._signal]
+      message = f'Stopped by {ending.name} after round {num_rounds}, which is saved. '
+      raise StoppedError(f'{message}To go on: {self.command}', ending.exit_code)
 
   def request(self, number: signal.Signals) -> None:
     """Acts on a signal; called by the thread of `listen`."""
-    name, exit_code = _ENDINGS[number]
     with self._lock:
-      # If there are several processes, one stops all others: they learn it within a
-      # round.
-      if (self._may_wait or hosts.count() > 1) and not self._signal:
-        self._signal = number
-        _write_line(
-          f'{name}: saving after this round; SIGTERM or Ctrl-C now stops at once.'
-        )
-        return
       if self._signal and number == signal.SIGHUP:
         return
+      running_workers = [worker for worker in self._workers if worker.poll() is None]
+      for worker in running_workers:
+        worker.send_signal(number)
+      # If there are several processes, one stops all others: they learn it within a
+      # round.
+      may_wait = self._may_wait or running_workers or hosts.count() > 1
+      if may_wait and not self._signal:
+        self._signal = number
+        signals.write_line(
+          f'{signals.ENDINGS[number].name}: saving after this round; SIGTERM or Ctrl-C '
+          'now stops at once.'
+        )
+        return
       # Under the lock: the main thread must not get past this point.
-      _write_line(
-        f'Stopped at once by {name}; what was saved stays. To go on: {self.command}'
-      )
-      os._exit(exit_code)
-
-
-def _write_line(text: str) -> None:
-  """Writes a line to standard error at once, whatever locks other threads hold."""
-  start = _SHOW_CURSOR if os.isatty(_STDERR) else ''
-  with contextlib.suppress(OSError):
-    os.write(_STDERR, f'{start}{printable(text)}\n'.encode())
-
-
-def listen() -> Stop:
-  """From now on SIGTERM, SIGHUP and Ctrl-C are requests to stop.
-
-  A signal that the parent told the process to ignore (nohup, a shell's background job)
-  stays ignored. Call this once, in the main thread.
-  """
-  stop = Stop()
-  receiver, sender = os.pipe()
-  os.set_blocking(sender, False)
-  signal.set_wakeup_fd(sender, warn_on_full_buffer=False)
-  for number in _ENDINGS:
-    if signal.getsignal(number) is not signal.SIG_IGN:
-      # The handler does nothing, but without one Python writes nothing to the pipe.
-      signal.signal(number, lambda number, frame: None)
-      # System calls of libraries go on instead of failing with EINTR.
-      signal.siginterrupt(number, False)
-
-  def wait():
-    while True:
-      number = os.read(receiver, 1)[0]
-      if number in _ENDINGS:
-        stop.request(signal.Signals(number))
-
-  threading.Thread(target=wait, name='signals', daemon=True).start()
-  return stop
+      self.end(number)

@@ -137,7 +137,7 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
     return _run_share(request, stop)
   num_processes = request.flags.jobs or len(devices.visible_gpus()) or 1
   if num_processes > 1 and unfinished:
-    exit_code = running.run_in_processes(argv, request.runs, num_processes)
+    exit_code = running.run_in_processes(argv, request.runs, num_processes, stop)
     if exit_code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):
       print(
         'Stopped; what was saved stays. To go on: the same command', file=sys.stderr

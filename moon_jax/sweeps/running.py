@@ -173,7 +173,7 @@ def most_steps(
 
 
 def run_in_processes(
-  argv: Sequence[str], runs: Sequence[SweepRun], num_processes: int
+  argv: Sequence[str], runs: Sequence[SweepRun], num_processes: int, stop: Stop
 ) -> int:
   """Runs what is left in several processes, each with its share of cores or GPUs.
 
@@ -181,41 +181,35 @@ def run_in_processes(
     argv: words of the command line.
     runs: all runs of the sweep.
     num_processes: number of processes.
+    stop: what can end them early.
 
   Returns:
     The exit code of a process that was stopped; otherwise ExitCode.DONE.
   """
   logs = runs[0].request.workdir.parent / LOGS
-  logs.mkdir(parents=True, exist_ok=True)
+  files.require_no_link(logs)
+  files.make_folder(logs)
   command = [sys.executable, '-m', 'moon_jax.sweep', *argv, '--no-report']
   workers: list[subprocess.Popen] = []
-  _forward_signals(workers)
-  with contextlib.ExitStack() as stack:
+  with contextlib.ExitStack() as open_logs:
     for index in range(num_processes):
-      log = stack.enter_context((logs / f'{index}.log').open('ab'))
-      words = [*command, f'--share={index}/{num_processes}']
-      workers.append(subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT))
+      log = open_logs.enter_context(files.appended(logs / f'{index}.log'))
+      worker = subprocess.Popen(
+        [*command, f'--share={index}/{num_processes}'],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        process_group=0,  # signals of the terminal reach it by `stop` alone
+      )
+      workers.append(worker)
+      stop.pass_on_to(worker)
     _show_progress(runs, workers)
-  exit_codes = {worker.wait() for worker in workers}
+  # A worker that had just started ends by the signal, without a code of its own.
+  exit_codes = {stop.exit_code, *(worker.wait() for worker in workers)}
   for exit_code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):
     if exit_code in exit_codes:
       return exit_code
   return ExitCode.DONE
-
-
-def _forward_signals(workers: Sequence[subprocess.Popen]) -> None:
-  """Passes SIGTERM and SIGHUP on to the workers; Ctrl-C reaches them by itself."""
-
-  def forward(number, frame):
-    if number != signal.SIGINT:
-      for worker in workers:
-        worker.send_signal(number)
-
-  # The thread of `signals.listen` would end only this process.
-  signal.set_wakeup_fd(-1)
-  for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-    if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
-      signal.signal(number, forward)
 
 
 def _show_progress(
@@ -236,7 +230,15 @@ def _show_progress(
       num_finished = len(runs) - len(unfinished_runs(runs))
       text = f'{num_finished} of {len(runs)} runs'
       bar.update(task, completed=sum(map(rounds_done, runs)), runs=text)
-      time.sleep(1.0)
+      _wait_for_all(workers, seconds=1.0)
+
+
+def _wait_for_all(workers: Sequence[subprocess.Popen], seconds: float) -> None:
+  """Waits until all have ended, or for some seconds."""
+  end = time.monotonic() + seconds
+  with contextlib.suppress(subprocess.TimeoutExpired):
+    for worker in workers:
+      worker.wait(max(0.0, end - time.monotonic()))
 
 
 def take_share(share: str) -> None:

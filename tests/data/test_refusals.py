@@ -5,6 +5,7 @@ that a user needs; its other words are free.
 """
 
 import json
+import os
 import pathlib
 import pickle
 import shutil
@@ -306,11 +307,25 @@ HDF5 = [
   ),
 ]
 ONE_USER = "WHERE client_id = CAST('f0003_11' AS BLOB)"
+ENDLESS_VIEW = """CREATE VIEW federated_data AS
+  WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
+  SELECT 'a' AS client_id, x'00' AS data, 1 AS rowid FROM n WHERE i < 0"""
+TRIGGER = 'CREATE TRIGGER t AFTER INSERT ON federated_data BEGIN SELECT 1; END'
 SQLITE = [
   (run_sql('DROP TABLE federated_data'), 'federated_data'),
   (run_sql(f"UPDATE federated_data SET data = x'00' {ONE_USER}"), 'f0003_11'),
   (run_sql('DELETE FROM federated_data'), 'train examples'),
   (leave_changes_beside, 'sqlite_train-wal'),
+  (lambda path: os.mkfifo(f'{path}-wal'), 'sqlite_train-wal'),
+  (run_sql(f'DROP TABLE federated_data; {ENDLESS_VIEW}'), 'view', 'federated_data'),
+  (run_sql(ENDLESS_VIEW.replace('federated_data', 'v')), 'view', "'v'"),
+  (run_sql(TRIGGER), 'trigger', "'t'"),
+  (run_sql('CREATE VIRTUAL TABLE f USING fts5(a)'), 'virtual table', "'f'"),
+  (
+    run_sql('ALTER TABLE federated_data ADD COLUMN g AS (hex(data))'),
+    'generated column',
+    "'g'",
+  ),
 ]
 # For both kinds of file.
 DAMAGE = [

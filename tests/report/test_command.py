@@ -137,7 +137,7 @@ def test_a_report_outlives_its_output_and_does_without_jax(tmp_path):
   code = """
 import runpy, sys
 from matplotlib.figure import Figure
-Figure.savefig = lambda figure, path, dpi, bbox_inches: None
+Figure.savefig = lambda figure, file, **options: None
 try:
   runpy.run_module('moon_jax.report', run_name='__main__')
 finally:

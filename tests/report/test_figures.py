@@ -243,8 +243,11 @@ def test_a_name_with_a_dollar_is_no_formula():
 
 def test_a_file_holds_the_legend_too(tmp_path):
   figure = figures.draw(over_rounds(LONG), styles_of(over_rounds(LONG)))
-  files = figures.save(figure, tmp_path, 'over_rounds')
-  assert files == ['over_rounds.png', 'over_rounds.pdf']
+  figures.save(figure, tmp_path, 'over_rounds')
+  assert {path.name for path in tmp_path.iterdir()} == {
+    'over_rounds.png',
+    'over_rounds.pdf',
+  }
   with Image.open(tmp_path / 'over_rounds.png') as image:
     # At 200 dots per inch; the legend is beside the figure's own 6 inches.
     assert image.width > 200 * 8

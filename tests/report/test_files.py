@@ -1,8 +1,12 @@
 """The files of a report: figures as PNG and PDF, tables as CSV, Markdown and LaTeX."""
 
 import errno
+import itertools
+import json
+import os
 import pathlib
 import shutil
+import stat
 import subprocess
 from typing import NamedTuple
 from unittest import mock
@@ -14,7 +18,9 @@ from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.report import files
 from moon_jax.report.__main__ import main
 from moon_jax.report.tables import Column, Table
+from tests import processes
 from tests.report.reports import Collected, write_runs, write_two_algorithms
+from tests.run_directories import edit_json
 
 ONE_RUN = {'a': ([0.5], '')}
 
@@ -113,7 +119,6 @@ def test_latex_takes_every_table(written, tmp_path):
 def test_a_second_report_leaves_nothing_of_the_first(tmp_path, monkeypatch):
   def save(figure, folder, name):
     (folder / f'{name}.png').write_bytes(b'')
-    return [f'{name}.png']
 
   monkeypatch.setattr(files.figures, 'save', save)  # drawing takes the time
   runs_by_name = {
@@ -135,6 +140,118 @@ def test_a_folder_with_the_manifest_of_another_program_is_refused(content, tmp_p
   (tmp_path / 'report.json').write_text(content)
   with pytest.raises(UsageError, match=r'its report\.json is of another program'):
     files.write(tmp_path, None)
+
+
+# --- files of others ------------------------------------------------------------------
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+  """The figures of reports are empty files."""
+  figure = mock.Mock(savefig=lambda file, **options: None)
+  monkeypatch.setattr(files.figures, 'draw', lambda chart, styles: figure)
+
+
+@pytest.fixture
+def report(tmp_path, undrawn):
+  return Collected(write_runs(tmp_path / 'runs', ONE_RUN))
+
+
+@pytest.fixture
+def old_report(report, tmp_path):
+  """The folder of an earlier report, beside a folder that is none of its business."""
+  write(report, tmp_path / 'out')
+  (tmp_path / 'keep').mkdir()
+  (tmp_path / 'keep/a').write_text('precious')
+  return tmp_path / 'out'
+
+
+def names_of(out):
+  return [*json.loads((out / 'report.json').read_text())['files'], 'report.json']
+
+
+PLACES = {
+  'file link': lambda path, keep: path.symlink_to(keep / 'a'),
+  'folder link': lambda path, keep: path.symlink_to(keep),
+  'dangling link': lambda path, keep: path.symlink_to(keep / 'new'),
+  'hard link': lambda path, keep: path.hardlink_to(keep / 'a'),
+  'pipe': lambda path, keep: os.mkfifo(path),
+  'folder': lambda path, keep: shutil.copytree(keep, path),
+}
+
+
+@pytest.mark.parametrize('kind', PLACES)
+def test_a_report_replaces_what_is_in_the_place_of_its_files(kind, report, old_report):
+  keep = old_report.parent / 'keep'
+  names = names_of(old_report)
+  for name in names[:-1]:
+    (old_report / name).unlink()
+    PLACES[kind](old_report / name, keep)
+  if kind == 'folder':
+    for name in names[:-1]:
+      with pytest.raises(UsageError, match='cannot be written: Is a directory: '):
+        write(report, old_report)
+      shutil.rmtree(old_report / name)
+  write(report, old_report)
+  assert processes.contents(keep) == {'a': b'precious'}
+  for name in names:
+    status = (old_report / name).lstat()
+    assert stat.S_ISREG(status.st_mode)
+    assert status.st_nlink == 1
+
+
+NO_FOLDER = ('file link', 'folder link', 'dangling link', 'hard link', 'pipe')
+
+
+@pytest.mark.parametrize(
+  ('kind', 'name'),
+  [
+    *itertools.product(NO_FOLDER, ('figures', 'tables')),
+    *itertools.product(PLACES, ['report.json']),
+  ],
+)
+def test_a_report_writes_in_no_folder_of_others(kind, name, report, old_report):
+  keep = old_report.parent / 'keep'
+  path = old_report / name
+  shutil.rmtree(path) if path.is_dir() else path.unlink()
+  PLACES[kind](path, keep)
+  before = processes.contents(old_report.parent)
+  with pytest.raises(UsageError, match=r'is a link|another program|File exists'):
+    write(report, old_report)
+  assert processes.contents(old_report.parent) == before
+
+
+@pytest.mark.parametrize(
+  'name',
+  ['../keep/a', 'keep/metrics.jsonl', '{}/keep/a', 'figures/../a.png', 'mine'],
+)
+def test_only_names_of_a_report_are_removed(name, report, old_report):
+  mine = [old_report / path for path in ('mine', 'a.png', 'keep/metrics.jsonl')]
+  for path in mine:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('precious')
+  name = name.format(old_report.parent)
+  edit_json(old_report / 'report.json', lambda manifest: manifest['files'].append(name))
+  write(report, old_report)
+  assert all(path.exists() for path in (*mine, old_report.parent / 'keep/a'))
+
+
+def test_a_folder_with_other_files_is_refused(report, tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  before = processes.contents(tmp_path)
+  assert main(['runs', '--out=.', '--features=none']) == ExitCode.USAGE
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith("--out='.' has files that are not of a report")
+  assert processes.contents(tmp_path) == before
+
+
+def test_a_report_that_was_ended_can_be_made_again(report, tmp_path, monkeypatch):
+  with monkeypatch.context() as patch:
+    patch.setattr(files, '_page', mock.Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+      write(report, tmp_path / 'out')
+  write(report, tmp_path / 'out')
+  assert (tmp_path / 'out/index.html').exists()
 
 
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):

@@ -208,7 +208,10 @@ def test_processes_that_are_stopped_save_their_rounds_first(tmp_path):
     process.send(signal.SIGTERM)
     ended = process.finish()
   assert ended.returncode == ExitCode.PREEMPTED
-  assert ended.stderr == ('Stopped; what was saved stays. To go on: the same command\n')
+  assert ended.stderr == (
+    'SIGTERM: saving after this round; SIGTERM or Ctrl-C now stops at once.\n'
+    'Stopped; what was saved stays. To go on: the same command\n'
+  )
   assert all('which is saved. To go on: ' in log.read_text() for log in logs)
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from moon_jax.core import signals
 from moon_jax.core.errors import RunError
 from moon_jax.core.flags import option
 from moon_jax.core.types import Dataset, Scale
@@ -53,17 +54,18 @@ def write(
     RunError: the data are unusable, or the folder cannot be written.
   """
   partial = out.with_name(f'{out.name}.partial-{os.getpid()}')
-  try:
-    partial.mkdir(parents=True)
-    written, sums = _write_records(partial / records.RECORDS, federation)
-    index = _index(federation, written, sums, test, statistics)
-    np.savez(partial / records.INDEX, **index)
-    partial.rename(out)
-  except OSError as error:
-    words = option('out', str(out))
-    raise RunError(f'{words} cannot be written: {error}') from error
-  finally:
-    shutil.rmtree(partial, ignore_errors=True)
+  with signals.unfinished(partial):
+    try:
+      partial.mkdir(parents=True)
+      written, sums = _write_records(partial / records.RECORDS, federation)
+      index = _index(federation, written, sums, test, statistics)
+      np.savez(partial / records.INDEX, **index)
+      partial.rename(out)
+    except OSError as error:
+      words = option('out', str(out))
+      raise RunError(f'{words} cannot be written: {error}') from error
+    finally:
+      shutil.rmtree(partial, ignore_errors=True)
   return index['sizes']
 
 
