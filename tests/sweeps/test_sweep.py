@@ -199,11 +199,15 @@ def test_processes_share_the_runs(swept, tmp_path):
 @pytest.mark.slow
 def test_processes_that_are_stopped_save_their_rounds_first(tmp_path):
   over = ('--over', 'seed=0,1', '--out=out', '--jobs=2', '--no-report')
-  words = (*TINY, '--config.num_rounds=2000', '--config.checkpoint_every_rounds=2000')
+  words = (
+    *TINY,
+    '--config.num_rounds=100000',
+    '--config.checkpoint_every_rounds=100000',
+  )
   logs = [tmp_path / f'out/jobs/{index}.log' for index in range(2)]
   with Running(tmp_path, *words, *over, program=SWEEP) as process:
     for log in logs:
-      while not log.exists() or 'round 3/2000' not in log.read_text():
+      while not log.exists() or 'round 3/100000' not in log.read_text():
         time.sleep(0.05)
     process.send(signal.SIGTERM)
     ended = process.finish()
