@@ -57,6 +57,7 @@ def _launch(argv: list[str], stop: Stop) -> int:
   from moon_jax.config import cli
   from moon_jax.core import files
   from moon_jax.platform import hosts, launchers
+  from moon_jax.runner import layout
 
   if text := cli.answer(argv):
     print(text)
@@ -72,6 +73,7 @@ def _launch(argv: list[str], stop: Stop) -> int:
       execution = request.config.execution
       stack.enter_context(joining.joined(group, execution, fingerprint))
     hosts.decided_by_first(lambda: files.require_writable(request.workdir))
+    layout.require_plain_path(request.workdir)
     # Imported here: a mistyped flag is answered before JAX is loaded.
     from moon_jax.runner import loop
 

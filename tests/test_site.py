@@ -188,6 +188,21 @@ def test_the_tests_that_prove_a_promise_exist():
     assert re.search(rf'^def {test}\b', code, re.M), f'{last_file}::{test}'
 
 
+def test_every_promise_names_a_test():
+  page = (ROOT / 'docs/reliability.md').read_text()
+  table = page.partition('| promise | test |\n|---|---|\n')[2].partition('\n\n')[0]
+  rows = [re.split(r'(?<!\\) \| ', line) for line in table.splitlines()]
+  assert len(rows) > 40
+  for promise, tests in rows:
+    names = re.findall(r'`((?:tests/)?[\w/]*test_\w+\.py)(?:::\w+)?`', tests)
+    assert names, promise
+    for name in names:
+      folders = [ROOT] if name.startswith('tests/') else (ROOT / 'tests').rglob('.')
+      assert any((folder / name).is_file() for folder in folders), name
+  promises = [promise for promise, _ in rows]
+  assert len(set(promises)) == len(promises)
+
+
 def test_every_column_is_explained():
   schema = json.loads(files.SCHEMA.read_bytes())['definitions']['line']
   patterns = [*schema['patternProperties']]

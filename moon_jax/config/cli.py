@@ -125,7 +125,10 @@ def parse(argv: list[str]) -> Request:
   problems = []
   # absl takes the second of two words for the value, whatever it is.
   if words.workdir is not None and words.workdir[:1] in ('', '-'):
-    problems.append(f'{option("workdir")} needs a value.')
+    problem = f'{option("workdir")} needs a value'
+    if words.workdir:
+      problem += f'; a folder of this name is {option("workdir", "./" + words.workdir)}'
+    problems.append(f'{problem}.')
   settings = None
   with _noted(problems):
     settings = config_lib.load(words.choice)  # first, because it may register parts

@@ -122,7 +122,7 @@ def print_or_help(argv: Sequence[str], page: str, text: Callable[[], str]) -> in
   Args:
     argv: the words after the program's name.
     page: the page of help.
-    text: function that does the program's work and returns the text to print.
+    text: function that does the program's work and returns a line to print.
 
   Returns:
     The exit code; an error of the user is one clear line.
@@ -130,7 +130,7 @@ def print_or_help(argv: Sequence[str], page: str, text: Callable[[], str]) -> in
 
   def program() -> int:
     asks_for_help = not {'-h', '--help'}.isdisjoint(argv)
-    print(page.strip() if asks_for_help else text())
+    print(page.strip() if asks_for_help else printable(text()))
     return ExitCode.DONE
 
   return exit_code_of(program)

@@ -254,6 +254,7 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
 def _from_run_directory(workdir: pathlib.Path, client: int | None) -> Trained:
   """The model in the newest checkpoint."""
   saved = _read_saved_config(workdir)
+  layout.require_plain_path(workdir)
   class_counts = _read_class_counts(workdir)
   num_classes = class_counts.shape[1]
   config, network = _config_and_network(workdir, saved, num_classes)

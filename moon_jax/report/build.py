@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from moon_jax.core.errors import UsageError
+from moon_jax.core.errors import UsageError, printable
 from moon_jax.report import charts, files, groups, models, pivot, results, sections
 from moon_jax.report.request import Request
 from moon_jax.report.runs import Ending, Note, Run, find
@@ -20,7 +20,7 @@ def write_report(request: Request) -> None:
   report = collect(request)
   print(f'drawing {len(report.charts)} figures')
   files.write(request.out, report)
-  print(f'{report.summary}\nreport: {request.out / files.PAGE}')
+  print(f'{report.summary}\nreport: {printable(str(request.out / files.PAGE))}')
 
 
 def collect(request: Request) -> files.Report:

@@ -27,7 +27,7 @@ def saved(figure: Figure, write: Callable[[], None]) -> None:
 
   Args:
     figure: the figure.
-    write: saves it; called again, in place of the first file, if other fonts are needed.
+    write: saves it; called again, to replace the file, if other fonts are needed.
   """
   missing = _missing_letters(write)
   if not missing:
@@ -60,17 +60,14 @@ def _missing_letters(write: Callable[[], None]) -> set[str]:
 
 @functools.cache
 def _families_with(letters: frozenset[str]) -> tuple[str, ...]:
-  """The families of installed fonts that have some of the letters, as few as possible."""
+  """Few families of installed fonts that together have as many letters as possible."""
   wanted = set(map(ord, letters))
   families = []
   letters_of_family = _letters_of_families(letters)
-  while wanted:
-    family = max(
-      letters_of_family,
-      key=lambda name: len(wanted & letters_of_family[name]),
-      default='',
-    )
-    if not family or not wanted & letters_of_family[family]:
+  while letters_of_family:
+    numbers = {name: len(wanted & has) for name, has in letters_of_family.items()}
+    family = max(numbers, key=numbers.get)
+    if not numbers[family]:
       break
     families.append(family)
     wanted -= letters_of_family[family]
@@ -107,8 +104,8 @@ class _Notice:
     named = ', '.join(map(_named, letters[:_MOST_NAMED]))
     more = ', ...' if len(letters) > _MOST_NAMED else ''
     print(
-      f'Pictures have boxes in place of letters that no installed font has: {named}{more}; '
-      'a font such as Noto Sans may have them.',
+      'Pictures have boxes in place of letters that no installed font has: '
+      f'{named}{more}; a font such as Noto Sans may have them.',
       file=sys.stderr,
     )
 

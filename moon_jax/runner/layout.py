@@ -9,11 +9,29 @@ import pathlib
 
 from moon_jax.core.errors import UsageError
 
+_PATTERN_LETTERS = {*'\\[*?'}
 CONFIG, SUMMARY = 'config.json', 'summary.json'
 METRICS, TIMINGS = 'metrics.jsonl', 'timings.jsonl'
 PARTITION = 'partition.npz'
 # The arrays of PARTITION that others read; see `core.files.arrays`.
 PARTITION_KINDS = {'class_counts': 'iu NY'}
+
+
+def require_plain_path(path: pathlib.Path) -> None:
+  """Refuses a run directory whose checkpoints orbax would write and could not read.
+
+  It takes the path for a pattern of `glob`. If the pattern does not match the path
+  itself, the checkpoint is empty.
+
+  Raises:
+    UsageError: a name in the absolute path has one of the letters of a pattern.
+  """
+  patterns = sorted(_PATTERN_LETTERS & {*str(path.absolute())})
+  if patterns:
+    raise UsageError(
+      f'The path of the run directory must have no {" or ".join(patterns)}, or its '
+      f'checkpoints could not be read; rename a folder of {str(path.absolute())!r}.'
+    )
 
 
 def no_run(path: pathlib.Path) -> UsageError:

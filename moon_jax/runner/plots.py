@@ -60,7 +60,7 @@ def _save(figure: Figure, path: pathlib.Path, dpi: int) -> None:
 
 def _figure(width: float, height: float, title: str) -> Figure:
   figure = Figure(figsize=(width, height), layout='constrained')
-  figure.suptitle(title, parse_math=False)  # a name may hold $ signs
+  figure.suptitle(printable(title), parse_math=False)  # a name may hold $ signs
   return figure
 
 

@@ -1,0 +1,47 @@
+"""A run directory and files with a name that shells and programs may misread."""
+
+import shlex
+
+import numpy as np
+import pytest
+
+import moon_jax
+from moon_jax import __main__, export
+from moon_jax.core.errors import ExitCode
+from moon_jax.predict import command as predict
+from moon_jax.report import __main__ as report
+from tests.data import test_sources
+from tests.run_directories import words_of
+
+pytestmark = pytest.mark.usefixtures('quick_runs')
+NAME = 'it\'s "a" name=50%d $HOME`x` {c} %(y)s #h :v ~\n-- \t\x1b[31m🐦'.replace(
+  '[', '('
+)
+
+
+@pytest.mark.slow
+def test_an_odd_name_works_in_every_program(tmp_path, monkeypatch, capsys):
+  monkeypatch.chdir(tmp_path)
+  data = f'data {NAME}.npz'
+  arrays = test_sources.arrays()
+  with open(data, 'wb') as file:
+    np.savez(file, **arrays)
+  source = ['--config.data.source=npz', f'--config.data.path={data}']
+  words = [*words_of(num_rounds=1), *source, '--config.partition.min_size=1']
+  outputs = (f'weights {NAME}.npz', f'predictions {NAME}.npz', f'report {NAME}')
+  assert __main__.launch([*words, f'--workdir={NAME}']) == ExitCode.DONE
+  assert export.main([NAME, f'--output={outputs[0]}']) == ExitCode.DONE
+  np.savez('images.npz', images=arrays['test_x'])
+  predict_words = [f'--workdir={NAME}', '--input=images.npz', f'--output={outputs[1]}']
+  assert predict.main(predict_words) == ExitCode.DONE
+  assert report.main([NAME, f'--out={outputs[2]}', '--features=none']) == ExitCode.DONE
+  out, err = capsys.readouterr()
+  assert (out + err).replace('\n', '').isprintable()
+  for name in outputs:
+    assert (tmp_path / name).exists()
+    assert (
+      name.replace('\n', '\\n').replace('\t', '\\t').replace('\x1b', '\\x1b') in out
+    )
+  # The run's own command, as it is recorded, resumes it.
+  command = moon_jax.load(NAME).about['command']
+  assert shlex.split(command)[-1] == f'--workdir={NAME}'
