@@ -97,7 +97,7 @@ def convert(name: str, value: Any) -> Any:
   if required_type:
     raise ConfigError([_problem(name, value, required_type)])
   if knob.kind is float:
-    value = float(value) + 0.0  # -0.0 becomes 0.0
+    value = float(value)
   if knob.bound and not knob.bound.holds(value):
     hint = ''
     if knob.bound.words:
@@ -105,7 +105,8 @@ def convert(name: str, value: Any) -> Any:
     raise ConfigError([_problem(name, value, knob.bound.requirement) + hint])
   if knob.kind is int and abs(value) > _MAX_INT32:
     raise ConfigError([_problem(name, value, f'at most {_MAX_INT32}')])
-  return value
+  is_zero = knob.kind is float and value == 0
+  return 0.0 if is_zero else value  # not -0.0
 
 
 def _problem(name: str, value: Any, requirement: str) -> str:
