@@ -10,7 +10,7 @@ from moon_jax.core import files, memory, tree, weights
 from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag, option
 from moon_jax.core.paths import expand
-from moon_jax.models import fused_cpu
+from moon_jax.models import cpu_kernels
 
 
 class NetworkOptions:
@@ -83,7 +83,7 @@ def convolution_form(requested: str, backend: str | None) -> str:
   if requested == 'fused' and not backend:
     return 'auto'
   if requested == 'fused':
-    fault = fused_cpu.fault() if backend == 'cpu' else 'its kernels are for CPUs'
+    fault = cpu_kernels.fault() if backend == 'cpu' else 'its kernels are for CPUs'
     if fault:
       raise UsageError(f'{flag("execution.convolution", "fused")}: {fault}.')
   return requested

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax.core.types import Outputs
-from moon_jax.models import convolution, initializers
+from moon_jax.models import convolution, initializers, products
 from moon_jax.models.convolution.direct import summed, summed_over_rows, widened
 
 _ZEROS, _ONES = initializers.constant(0), initializers.constant(1)
@@ -41,11 +41,18 @@ def dense(
   layer = nn.Dense(
     features,
     name=name,
-    dot_general=_affine_product if x.dtype == jnp.bfloat16 else None,
+    dot_general=_product_form(x),
     kernel_init=kernel_init or default_init,
     bias_init=bias_init or default_init,
   )
   return layer(x)
+
+
+def _product_form(x):
+  """`nn.Dense`'s `dot_general` for such inputs; None: its own."""
+  if x.dtype == jnp.bfloat16:
+    return _affine_product
+  return products.dot_general if products.are_for(x) else None
 
 
 def _affine_product(x, kernel, dimensions, precision=None):

@@ -18,7 +18,7 @@ from moon_jax.core import cache, files
 from moon_jax.core.errors import RunError
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
-from moon_jax.models import fused_cpu
+from moon_jax.models import cpu_kernels
 
 AUTO, OFF = 'auto', 'off'
 _SETTINGS = {
@@ -33,7 +33,7 @@ Programs = TypeVar('Programs')
 
 def keep_kernels(choice: str) -> None:
   """From now on, what the C++ compiler builds for the networks is kept, too."""
-  fused_cpu.keep_in(_folder(choice))
+  cpu_kernels.keep_in(_folder(choice))
 
 
 def compiled(choice: str, compile_programs: Callable[[], Programs]) -> Programs:

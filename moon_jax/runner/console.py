@@ -14,7 +14,7 @@ from moon_jax.config.cli import Request
 from moon_jax.core import files, tree
 from moon_jax.core.errors import printable
 from moon_jax.core.types import State
-from moon_jax.models import fused_cpu
+from moon_jax.models import cpu_kernels
 from moon_jax.platform import hosts
 from moon_jax.runner import run_directory
 from moon_jax.runner.callbacks import Callback, Run
@@ -95,8 +95,8 @@ class Console(Callback):
       f'lanes: {layout.num_lanes} on {layout.num_devices} '
       f'device{"s" if layout.num_devices > 1 else ""}'
     )
-    if fault := fused_cpu.known_fault():
-      self.say(f'convolutions are computed in a slower form: {fault}')
+    if fault := cpu_kernels.known_fault():
+      self.say(f'the network is computed in a slower form: {fault}')
 
   def _introduce_data(self, experiment):
     config, data = experiment.config, experiment.data

@@ -21,6 +21,7 @@ from moon_jax import config as config_lib
 from moon_jax.__main__ import launch
 from moon_jax.building.network import NetworkOptions, make_network
 from moon_jax.core.errors import ExitCode, UsageError
+from moon_jax.models import cpu_kernels
 from moon_jax.models.convolution import FORMS, forms, fused_cpu, pooling
 from tests.run_directories import FEDAVG
 
@@ -33,7 +34,7 @@ def fused():
   """convolve_pool_relu(x, kernel, bias, padding)."""
   if not shutil.which('c++'):
     pytest.skip('there is no C++ compiler c++')
-  assert not fused_cpu.fault()
+  assert not cpu_kernels.fault()
   return fused_cpu.convolve_pool_relu
 
 
@@ -196,9 +197,9 @@ def test_a_gpu_has_none_of_them():
 )
 def test_without_a_compiler_it_is_refused(monkeypatch, tmp_path, compiler, problem):
   monkeypatch.setenv('CXX', compiler)
-  monkeypatch.setattr(fused_cpu, '_SECONDS', 0.2 if 'sleep' in compiler else 60)
-  monkeypatch.setattr(fused_cpu, '_cache_folder', tmp_path)
-  monkeypatch.setattr(fused_cpu, 'fault', fused_cpu.fault.__wrapped__)
+  monkeypatch.setattr(cpu_kernels, '_SECONDS', 0.2 if 'sleep' in compiler else 60)
+  monkeypatch.setattr(cpu_kernels, '_cache_folder', tmp_path)
+  monkeypatch.setattr(cpu_kernels, 'fault', cpu_kernels.fault.__wrapped__)
   with pytest.raises(UsageError, match=problem):
     moon_cnn('cpu')
   assert not list(tmp_path.rglob('*.so'))
@@ -210,7 +211,7 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
 ):
   new, folder = tmp_path / 'new.so', tmp_path / 'kept'
   folder.mkdir()
-  monkeypatch.setattr(fused_cpu, '_cache_folder', None)
+  monkeypatch.setattr(cpu_kernels, '_cache_folder', None)
   compiler, log = tmp_path / 'compiler', tmp_path / 'log'
 
   def is_built_anew(also=''):
@@ -218,21 +219,21 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
     compiler.chmod(0o700)
     log.unlink(missing_ok=True)
     new.unlink(missing_ok=True)
-    fused_cpu._build([str(compiler)], new)
+    cpu_kernels._build([str(compiler)], new)
     assert new.stat().st_size > 10_000
     return ' -o ' in log.read_text()
 
-  fused_cpu.keep_in(folder)
+  cpu_kernels.keep_in(folder)
   assert [is_built_anew() for _ in range(2)] == [True, False]
   (library,) = (folder / 'kernels').iterdir()
   assert library.read_bytes() == new.read_bytes()
   # Another compiler version or processor, in the macros, compiles anew.
   assert [is_built_anew('-DOTHER') for _ in range(2)] == [True, False]
   source = tmp_path / 'source.cc'
-  source.write_text(fused_cpu._SOURCE.read_text() + '\n')
-  monkeypatch.setattr(fused_cpu, '_SOURCE', source)
+  source.write_text(cpu_kernels._SOURCES[0].read_text() + '\n')
+  monkeypatch.setattr(cpu_kernels, '_SOURCES', (source, *cpu_kernels._SOURCES[1:]))
   assert is_built_anew()
-  monkeypatch.setattr(fused_cpu.jaxlib, '__version__', '0')
+  monkeypatch.setattr(cpu_kernels.jaxlib, '__version__', '0')
   assert is_built_anew()
   assert len(list(library.parent.iterdir())) == 4
   # A library that others may have written is not run.
@@ -243,10 +244,10 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
 
 @pytest.mark.usefixtures('quick_runs')
 def test_a_run_says_that_its_network_is_slower(monkeypatch, tmp_path, capsys):
-  monkeypatch.setattr(fused_cpu, 'fault', functools.cache(lambda: 'there is none'))
+  monkeypatch.setattr(cpu_kernels, 'fault', functools.cache(lambda: 'there is none'))
   for is_needed in (False, True):
     if is_needed:
-      fused_cpu.fault()  # as a network calls it
+      cpu_kernels.fault()  # as a network calls it
     assert launch([*FEDAVG, f'--workdir={tmp_path / str(is_needed)}']) == ExitCode.DONE
     out = capsys.readouterr().out
     assert ('in a slower form: there is none\n' in out) == is_needed

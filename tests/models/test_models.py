@@ -16,9 +16,9 @@ import pytest
 from moon_jax import models
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
-from moon_jax.models import convolution, mobilenet, resnet
+from moon_jax.models import convolution, cpu_kernels, mobilenet, resnet
 from moon_jax.models.cnn import DcoCnn
-from moon_jax.models.convolution import FORMS, direct, forms, fused_cpu, pooling
+from moon_jax.models.convolution import FORMS, direct, forms, pooling
 from tests import world
 from tests.golden import seeded
 from tests.selection import few
@@ -415,7 +415,7 @@ def test_auto_is_the_form_of_the_table(size, features, form, on_cpu, on_gpu):
 
 
 def test_auto_does_without_a_compiler(monkeypatch):
-  monkeypatch.setattr(fused_cpu, 'fault', lambda: 'there is none')
+  monkeypatch.setattr(cpu_kernels, 'fault', lambda: 'there is none')
   choose = functools.partial(convolution.choose, 'auto_on_cpu', size=5)
   assert choose(features=6) is FORMS['banded']
   assert choose(features=32) is FORMS['winograd']

@@ -17,7 +17,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from moon_jax import catalog
 from moon_jax.core import cache
-from moon_jax.models import fused_cpu
+from moon_jax.models import cpu_kernels
 from moon_jax.platform import compile_cache
 from tests.processes import LIMIT_SECONDS, ROOT, check_success, contents, launch
 from tests.runner.test_files import fill
@@ -281,14 +281,14 @@ def test_the_users_folder_is_the_default_and_off_is_none(tmp_path):
 
 
 def test_kernels_in_c_are_kept_there_too(tmp_path, monkeypatch):
-  monkeypatch.setattr(fused_cpu, '_cache_folder', None)
+  monkeypatch.setattr(cpu_kernels, '_cache_folder', None)
   for choice, folder in (
     ('auto', tmp_path / 'home/moon_jax'),
     (str(tmp_path / 'named'), tmp_path / 'named'),
     ('off', None),
   ):
     compile_cache.keep_kernels(choice)
-    assert fused_cpu._cache_folder == folder
+    assert cpu_kernels._cache_folder == folder
 
 
 def test_a_cache_that_jax_was_given_is_left_to_it(tmp_path):

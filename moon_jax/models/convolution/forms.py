@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from moon_jax.models import cpu_kernels
 from moon_jax.models.convolution import banded, direct, fused_cpu, pooling, winograd
 from moon_jax.models.convolution.direct import Padding
 
@@ -111,7 +112,7 @@ def choose(name: str, *, size: int, features: int) -> Form:
     size: side of the network's larger kernels.
     features: output channels of its first convolution.
   """
-  if name == 'auto_on_cpu' and size >= 5 and not fused_cpu.fault():
+  if name == 'auto_on_cpu' and size >= 5 and not cpu_kernels.fault():
     name = 'fused'
   elif name == 'auto_on_gpu':
     name = 'banded' if size >= 5 else 'library'

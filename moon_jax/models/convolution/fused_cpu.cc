@@ -1,6 +1,5 @@
 // Convolution, bias, 2x2 max-pooling and ReLU in one pass, and its gradients, for one
-// core of a CPU. moon_jax/models/convolution/fused_cpu.py compiles this file and
-// describes the calls.
+// core of a CPU. moon_jax/models/convolution/fused_cpu.py describes the calls.
 //
 // Images are [C, H, W, B] float32. 16 examples are copied together, with zeros around
 // them. Forward, one or two vectors hold one number of the 16 examples: of up to 6
@@ -14,7 +13,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "xla/ffi/api/c_api.h"
+#include "xla_call.h"
 
 namespace {
 
@@ -406,14 +405,6 @@ void OfImages(const Shape& s, const float* kernel, const float* gradient,
 
 // --- XLA's side ----------------------------------------------------------------------
 
-const XLA_FFI_Buffer& Argument(const XLA_FFI_CallFrame* frame, int64_t index) {
-  return *static_cast<XLA_FFI_Buffer*>(frame->args.args[index]);
-}
-
-const XLA_FFI_Buffer& Result(const XLA_FFI_CallFrame* frame, int64_t index) {
-  return *static_cast<XLA_FFI_Buffer*>(frame->rets.rets[index]);
-}
-
 // Of the images, the kernel and what is pooled. All may have lanes before their own
 // dimensions.
 Shape ShapeOf(const XLA_FFI_CallFrame* frame, const XLA_FFI_Buffer& images,
@@ -421,8 +412,7 @@ Shape ShapeOf(const XLA_FFI_CallFrame* frame, const XLA_FFI_Buffer& images,
   const int64_t* i = images.dims + images.rank - 4;
   const int64_t* k = kernel.dims + kernel.rank - 4;
   const int64_t* p = pooled.dims + pooled.rank - 4;
-  const auto zeros = static_cast<XLA_FFI_Array*>(frame->attrs.attrs[0]);
-  const int64_t* before = static_cast<int64_t*>(zeros->data);
+  const int64_t* before = Attribute(frame);
   return {i[0], i[1], i[2], i[3], before[0], before[1], k[0], k[1], k[3], p[1], p[2]};
 }
 
@@ -438,19 +428,6 @@ int64_t Lanes(const XLA_FFI_Buffer& buffer, int rank) {
   int64_t lanes = 1;
   for (int64_t i = 0; i < buffer.rank - rank; ++i) lanes *= buffer.dims[i];
   return lanes;
-}
-
-// Whether XLA only asks which interface this is.
-bool Introduced(XLA_FFI_CallFrame* frame) {
-  const auto* extension = frame->extension_start;
-  if (extension == nullptr || extension->type != XLA_FFI_Extension_Metadata)
-    return false;
-  auto* version =
-      &reinterpret_cast<XLA_FFI_Metadata_Extension*>(frame->extension_start)
-           ->metadata->api_version;
-  version->major_version = XLA_FFI_API_MAJOR;
-  version->minor_version = XLA_FFI_API_MINOR;
-  return true;
 }
 
 }  // namespace
