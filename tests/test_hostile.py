@@ -153,7 +153,7 @@ def check(finished, folder, spoil, names):
 @pytest.mark.parametrize(
   ('examples', 'names'),
   few(
-    [(15, ('compare', 'launch'))],
+    [(8, ('compare', 'launch'))],
     [(60, ('compare', 'launch', 'predict')), (8, ('report',))],
   ),
 )

@@ -200,8 +200,8 @@ def test_an_algorithm_schedules_its_own_numbers_and_not_the_attacks():
   assert sorted(scalars.values()) == [2.0, 2.0]
 
 
-ROUNDS = (('fedavg', 'ipm'), ('median', 'alie'))
-MORE = (('scaffold', 'sign_flip'), ('moon', 'alie'), ('krum', 'ipm'))
+ROUNDS = (('median', 'alie'),)
+MORE = (('fedavg', 'ipm'), ('scaffold', 'sign_flip'), ('moon', 'alie'), ('krum', 'ipm'))
 
 
 @pytest.mark.parametrize(('algorithm', 'name'), few(ROUNDS, MORE))

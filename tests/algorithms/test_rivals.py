@@ -337,6 +337,7 @@ def test_fednova_by_hand(rho, eta_mu, tau_eff, end, norms):
   np.testing.assert_allclose(lengths, norms, rtol=1e-6)
 
 
+@pytest.mark.slow  # tests/round/test_round.py compares FedNova with the reference
 def test_fednova_of_clients_with_equal_steps_is_fedavg_and_fedprox():
   equal_steps = world.planner(cohort_size=3, sizes=(18, 20, 29, 25))
   no_momentum = {'momentum': 0.0}

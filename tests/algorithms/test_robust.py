@@ -215,7 +215,8 @@ def test_a_client_that_is_not_finite_is_left_out(name, num_lanes, num_devices):
   )
 
 
-@pytest.mark.parametrize('batch_norm', few(['averaged'], ['local']))
+@pytest.mark.slow  # test_equals_numpy has statistics too
+@pytest.mark.parametrize('batch_norm', ['averaged', 'local'])
 def test_with_batch_normalisation(batch_norm):
   options = {'model': 'mlp_bn', 'batch_norm': batch_norm}
   options['plans'] = world.planner(sizes=NORMALISED_SIZES)

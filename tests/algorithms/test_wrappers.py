@@ -13,6 +13,7 @@ from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
 from moon_jax.core import tree
 from moon_jax.core.types import PyTree, Server, Upload
 from tests import world
+from tests.selection import few
 
 
 class Sent(NamedTuple):
@@ -156,7 +157,7 @@ def after_a_round(chosen):
   return state, metrics, chosen.evaluated(state.server, state.clients)
 
 
-@pytest.mark.parametrize('name', WRAPPED)
+@pytest.mark.parametrize('name', few(['optimized-local'], WRAPPED))
 def test_every_function_is_called(name):
   heard = set()
   state, metrics, tested = after_a_round(WRAPPED[name](probe(heard)))

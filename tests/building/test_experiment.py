@@ -428,13 +428,10 @@ def test_what_is_kept_and_what_is_augmented_reaches_the_program():
   represents_each_step = program('execution.cache_mib=0')
   assert 'frozen/while' in represents_once.as_text(debug_info=True)
   assert 'frozen/while' not in represents_each_step.as_text(debug_info=True)
-  cropped = program('execution.cache_mib=0 augmentation.name=crop_flip')
-  zero_padded = program(
-    'execution.cache_mib=0 augmentation.name=crop_flip augmentation.padding=zero'
-  )
   # Debug information is left out: it names the caller, which always differs.
   texts = {
-    lowered.as_text() for lowered in (represents_each_step, cropped, zero_padded)
+    program(f'algorithm=fedavg augmentation.name={augmentation}').as_text()
+    for augmentation in ('none', 'crop_flip', 'crop_flip augmentation.padding=zero')
   }
   assert len(texts) == 3
 

@@ -51,7 +51,7 @@ def run_and_reference(algorithm, sizes, labels, num_lanes=2, num_devices=1):
   return history, expected
 
 
-@pytest.mark.parametrize('algorithm', few(['moon'], SEVERAL_CLIENTS))
+@pytest.mark.parametrize('algorithm', few(['fedavg'], SEVERAL_CLIENTS))
 def test_odd_sizes_single_classes_and_everyone(algorithm):
   history, expected = run_and_reference(algorithm, SIZES, LABELS)
   assert_equal_to_reference(algorithm, history, expected)

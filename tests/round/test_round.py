@@ -269,14 +269,15 @@ OPTIONS = [
   ('moon', {'negative': 'init', **FEATURES}),
   ('sa_moon', {'scope': 'server', 'acceptance': 'temperatures'}),
   ('dco_moon', {'initial': 'mu'}),
+  ('feddyn', {'by_size': True}),
+]
+MORE_OPTIONS = [
+  # tests/algorithms/test_rivals.py works these out by hand.
   ('feddecorr', {'scale': 'equation', 'beta': 1.0}),
   ('moon_l2', {'squared': True}),
   ('fedlc', {'true_class': False, 'least_count': 0.5}),
   ('fedrs', {'graded': True}),
-  ('feddyn', {'by_size': True}),
   ('fednova', {'tau_eff': 'steps'}),
-]
-MORE_OPTIONS = [
   ('moon', {'model': 'moon_cnn'}),
   ('moon', {'represent_once': False}),
   ('moon', {'negative': 'global', 'num_previous': 3}),
