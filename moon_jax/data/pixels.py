@@ -166,6 +166,8 @@ def grey_levels(images: np.ndarray, scale: Scale) -> np.ndarray:
   # In the training images' precision: an equal number is then rounded to the same level
   # in an array of another dtype.
   precision = np.dtype(scale.dtype) if scale.dtype.startswith('float') else np.float64
+  if scale.declared:  # float16 has no number above 65504, and few near it
+    precision = np.promote_types(precision, np.float32)
   levels = images.astype(precision)
   levels -= scale.low
   levels *= 255 / (scale.high - scale.low)

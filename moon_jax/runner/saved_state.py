@@ -5,6 +5,7 @@ clients.npz     with a client store: the places of the clients' memories in its 
 manifest.json   size and SHA-256 of every other file, so that damage is found
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -13,7 +14,7 @@ import re
 import shutil
 import tempfile
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -72,11 +73,7 @@ def _save_by_orbax(folder, state):
 
 def _save_elsewhere_and_copy(folder, state):
   """Saves in a temporary folder first: tensorstore locks files and flushes folders."""
-  with tempfile.TemporaryDirectory(prefix='moon_jax-') as temporary:
-    local = pathlib.Path(temporary)
-    if shutil.disk_usage(local).free < bytes_needed(state):
-      problem = f'No space left in {local.parent}; TMPDIR names another place'
-      raise OSError(errno.ENOSPC, problem)
+  with _temporary_folder(bytes_needed(state)) as local:
     _save_by_orbax(local, state)
     for path in sorted(local.rglob('*')):
       target = folder / path.relative_to(local)
@@ -84,6 +81,29 @@ def _save_elsewhere_and_copy(folder, state):
         target.mkdir()
       else:
         shutil.copyfile(path, target)
+
+
+@contextlib.contextmanager
+def _temporary_folder(num_bytes: int) -> Iterator[pathlib.Path]:
+  """A temporary folder in which orbax can save so much.
+
+  Raises:
+    OSError: there is none; the error says that TMPDIR can name another place.
+  """
+  try:
+    temporary = tempfile.TemporaryDirectory(prefix='moon_jax-')
+  except OSError as error:  # of another number: the run's own folder is not gone
+    problem = f'no temporary folder can be made ({error.strerror}); TMPDIR names one'
+    raise OSError(errno.EIO, problem) from None
+  with temporary:
+    folder = pathlib.Path(temporary.name)
+    remedy = 'TMPDIR names another place'
+    if shutil.disk_usage(folder).free < num_bytes:
+      raise OSError(errno.ENOSPC, f'No space left in {folder.parent}; {remedy}')
+    if not (files.has_locks(folder) and files.can_flush_folders(folder)):
+      problem = f'{folder.parent}, where it is written first, has no locks; {remedy}'
+      raise OSError(errno.ENOLCK, problem)
+    yield folder
 
 
 def bytes_needed(state: State) -> int:

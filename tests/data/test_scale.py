@@ -11,7 +11,7 @@ from moon_jax.core.types import Scale
 from moon_jax.data import convert
 from moon_jax.data.errors import DataError
 from moon_jax.data.federated import records
-from moon_jax.data.pixels import grey_levels, numbers_of
+from moon_jax.data.pixels import grey_levels, numbers_of, scale_of
 from moon_jax.predict import inference
 from tests.data import federations, layouts
 from tests.data.federations import flags, load, save_arrays
@@ -217,6 +217,16 @@ def test_equal_numbers_are_equal_pixels_in_every_part(tmp_path_factory):
 @pytest.mark.usefixtures('own_source')
 def test_equal_numbers_are_equal_pixels_in_thousands_of_draws(tmp_path_factory):
   assert 500 < search(range(2000), tmp_path_factory) < 1500
+
+
+@pytest.mark.parametrize('high', [0.001, 1.0, 4095.0, 100_000.0])
+def test_half_floats_have_the_levels_of_any_range(high):
+  """Float16 itself cannot hold 255 / 0.001, nor 100,000."""
+  numbers = np.linspace(0, min(high, 65504), 1001).astype(np.float16)
+  scale = scale_of(numbers, f'0,{high}')
+  levels = grey_levels(numbers, scale)
+  exact = numbers.astype(np.float64) * 255 / high
+  np.testing.assert_allclose(levels, exact, rtol=0, atol=0.5 + 1e-4)
 
 
 @pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])

@@ -1,11 +1,14 @@
 """A state survives saving and loading bit for bit, or is refused."""
 
 import errno
+import fcntl
 import hashlib
 import json
+import os
 import pathlib
 import re
 import shutil
+import tempfile
 
 import jax
 import jax.numpy as jnp
@@ -212,6 +215,81 @@ def test_a_full_disk_keeps_what_is_there(disk, num_bytes_left, capfd):
 )
 def test_the_reason_of_a_failure_is_one_line(error, reason):
   assert re.fullmatch(reason, saved_state.reason(error))
+
+
+def flock_except_in(path):
+  """`flock`, which fails for the files of a folder."""
+  flock = fcntl.flock
+
+  def fails_there(file, operation):
+    descriptor = file if isinstance(file, int) else file.fileno()
+    if os.readlink(f'/proc/self/fd/{descriptor}').startswith(str(path)):
+      raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    return flock(file, operation)
+
+  return fails_there
+
+
+def remove_temporary_folder(tmp_path, monkeypatch):
+  (tmp_path / 'temporary').rmdir()
+
+
+def remove_locks(tmp_path, monkeypatch):
+  monkeypatch.setattr(fcntl, 'flock', flock_except_in(tmp_path))
+
+
+def fill_disk(tmp_path, monkeypatch):
+  usage = shutil.disk_usage
+
+  def without_space(path):
+    is_full = 'temporary' in str(path)
+    return usage(path)._replace(free=100) if is_full else usage(path)
+
+  monkeypatch.setattr(shutil, 'disk_usage', without_space)
+
+
+@pytest.mark.parametrize(
+  ('strike', 'reason', 'until'),
+  [
+    (
+      remove_temporary_folder,
+      'no temporary folder can be made (No such file or directory); TMPDIR names one',
+      'it can be written',
+    ),
+    (
+      remove_locks,
+      '{}, where it is written first, has no locks; TMPDIR names another place',
+      'it can be written',
+    ),
+    (
+      fill_disk,
+      'No space left in {}; TMPDIR names another place',
+      'there is space',
+    ),
+  ],
+)
+def test_a_save_on_a_disk_without_locks_needs_a_temporary_folder(
+  tmp_path, monkeypatch, strike, reason, until
+):
+  temporary = tmp_path / 'temporary'
+  temporary.mkdir()
+  monkeypatch.setattr(tempfile, 'tempdir', str(temporary))
+  path = tmp_path / 'checkpoints'
+  monkeypatch.setattr(fcntl, 'flock', flock_except_in(path))
+  state = State(server=np.ones(3), clients=np.ones(3), round=np.int32(0))
+  with Checkpoints(path, print) as checkpoints:
+    checkpoints.save(state)
+  assert saved_state.find_damage(path / '0', 0) == ''
+  assert list(temporary.iterdir()) == []
+  strike(tmp_path, monkeypatch)
+  with Checkpoints(path, print) as checkpoints:
+    checkpoints.save(state._replace(round=np.int32(1)))
+    with pytest.raises(RunError) as caught:
+      checkpoints.wait()
+  line = f'{path}/1 cannot be written: {reason.format(temporary)}. '
+  remedy = f'What was saved before is kept: once {until}, give the same command again.'
+  assert str(caught.value) == line + remedy
+  assert [folder.name for folder in path.iterdir()] == ['0']
 
 
 def test_a_save_compiles_nothing(tmp_path, caplog):
