@@ -22,7 +22,7 @@ LAYERS = (
   ('core.signals',),
   ('core.files', 'core.memory'),
   ('core.outputs',),
-  ('core.tree', 'core.keys', 'core.cache', 'core.weights'),
+  ('core.tree', 'core.keys', 'core.cache', 'core.weights', 'core.imports'),
   ('catalog',),
   ('config',),
   ('algorithms',),

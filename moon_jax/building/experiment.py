@@ -180,7 +180,11 @@ def initial_state(experiment: Experiment) -> State:
     num_memories = experiment.config.num_clients
   else:
     num_memories = experiment.planner.participation.cohort_size
-  state = first_state(experiment.algorithm, variables, num_memories)
+  # One program: outside of one, each array would be a program of its own.
+  make_state = jax.jit(
+    lambda variables: first_state(experiment.algorithm, variables, num_memories)
+  )
+  state = make_state(variables)
   return devices.replicate(state, experiment.placement.mesh)
 
 

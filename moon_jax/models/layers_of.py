@@ -4,13 +4,16 @@ from collections.abc import Callable
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 from jax.extend.core import Var
 
 from moon_jax.core.types import Layers, PyTree
 
 
-def layers_of(module: nn.Module, images: jax.Array, shapes: PyTree) -> Layers:
+def layers_of(
+  module: nn.Module, images: jax.ShapeDtypeStruct, shapes: PyTree
+) -> Layers:
   """Finds the kinds of layers in what a flax module computes, without running it.
 
   The output layer has the variables that the logits depend on and the representation
@@ -20,7 +23,8 @@ def layers_of(module: nn.Module, images: jax.Array, shapes: PyTree) -> Layers:
 
   def paths_behind(output_name):
     def output(variables):
-      return getattr(module.apply(variables, images), output_name)
+      outputs = module.apply(variables, jnp.zeros(images.shape, images.dtype))
+      return getattr(outputs, output_name)
 
     return _paths_behind(output, shapes)
 

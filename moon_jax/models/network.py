@@ -119,11 +119,15 @@ def of_module(
     image_shape: (H, W, C).
     dtype: see `make`.
   """
-  images = jnp.zeros((1, *image_shape), jnp.float32)
-  boxed = jax.eval_shape(module.init, jax.random.key(0), images)
+  # Only shapes: each number that JAX makes outside a program is a program of its own.
+  images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
+  boxed = jax.eval_shape(module.init, jax.eval_shape(jax.random.key, 0), images)
 
   def init(seed):
-    return initializers.draw(boxed, seed, lambda key: module.init(key, images))
+    def init_module(key):
+      return module.init(key, jnp.zeros(images.shape, images.dtype))
+
+    return initializers.draw(boxed, seed, init_module)
 
   def narrowed(variables):
     # Running statistics keep their type, because each step adds little to them.

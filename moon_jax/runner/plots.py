@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -48,12 +49,14 @@ def curves(
 
 
 def _save(figure: Figure, path: pathlib.Path, dpi: int) -> None:
+  figure.dpi = dpi
+  canvas = FigureCanvasAgg(figure)
   with files.replacing(path) as file:
 
     def write():
       file.seek(0)
       file.truncate()
-      figure.savefig(file, dpi=dpi)
+      canvas.print_png(file)  # `savefig` would draw it twice
 
     fonts.saved(figure, write)
 
@@ -200,4 +203,5 @@ def matrix(
         fontsize=8,
         ha='center',
         va='center',
+        in_layout=False,  # it is inside the panel, and measuring it takes long
       )
