@@ -326,8 +326,14 @@ def test_a_run_without_its_lease_records_nothing(tmp_path, monkeypatch, three_ro
 
 @pytest.mark.slow
 def test_the_first_line_waits_for_no_picture_tensorboard_or_checkpoint(tmp_path):
+  """Nor for programs other than those of the first state, a round and a test."""
   code = f"""
-import sys, moon_jax
+import sys, jax, moon_jax
+
+events = []
+jax.monitoring.register_event_duration_secs_listener(
+  lambda name, *_, **__: events.append(name)
+)
 
 def look(round):
   loaded = {{'tensorboardX', 'orbax.checkpoint', 'matplotlib'}} & set(sys.modules)
@@ -337,5 +343,6 @@ config = moon_jax.load_config('configs/digits_moon.py', {TINY | {'num_rounds': 2
 moon_jax.run(config, 'run', callbacks=[look])
 assert {{'tensorboardX', 'orbax.checkpoint', 'matplotlib'}} <= set(sys.modules)
 assert not {{'tensorflow', 'tensorflow_datasets', 'scipy.sparse'}} & set(sys.modules)
+assert events.count('/jax/core/compile/backend_compile_duration') == 3
 """
   check_success(launch(tmp_path, program=('-c', code), PYTHONPATH=str(ROOT)))
