@@ -41,18 +41,18 @@ def dense(
   layer = nn.Dense(
     features,
     name=name,
-    dot_general=_product_form(x),
+    dot_general=_product_form(x, features),
     kernel_init=kernel_init or default_init,
     bias_init=bias_init or default_init,
   )
   return layer(x)
 
 
-def _product_form(x):
-  """`nn.Dense`'s `dot_general` for such inputs; None: its own."""
+def _product_form(x, features):
+  """`nn.Dense`'s `dot_general` for such inputs and outputs; None: its own."""
   if x.dtype == jnp.bfloat16:
     return _affine_product
-  return products.dot_general if products.are_for(x) else None
+  return products.dot_general if products.are_for(x, features) else None
 
 
 def _affine_product(x, kernel, dimensions, precision=None):

@@ -1,4 +1,4 @@
-"""Products of matrices for a CPU: dense layers, 1x1 convolutions, Winograd's points.
+"""Products of matrices for a CPU: those of large dense layers.
 
 products.cc has the arithmetic, in float32, on the thread that calls it. It takes the
 place of XLA's products where docs/performance.md finds it faster. Each product is
@@ -11,13 +11,21 @@ import jax.numpy as jnp
 
 from moon_jax.models import cpu_kernels
 
+LEAST_WEIGHTS = 2**16
 
-def are_for(x: jax.Array) -> bool:
-  """Whether these products can be faster than XLA's for such numbers, on this device.
 
-  They are float32, and the devices are CPUs. A GPU has the program that it had.
+def are_for(x: jax.Array, features: int) -> bool:
+  """Whether a dense layer has these products: a large one, in float32, on a CPU.
+
+  A small layer, such as those of `moon_cnn`, gains nothing and needs no compiler. A GPU
+  has the program that it had.
+
+  Args:
+    x: [..., inputs].
+    features: number of outputs.
   """
-  return x.dtype == jnp.float32 and jax.default_backend() == 'cpu'
+  is_large = x.shape[-1] * features >= LEAST_WEIGHTS
+  return is_large and x.dtype == jnp.float32 and jax.default_backend() == 'cpu'
 
 
 def product(

@@ -6,12 +6,13 @@ import shutil
 import subprocess
 import sys
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax.models import cpu_kernels, products
+from moon_jax.models import cpu_kernels, layers, products
 
 # m, n, k: one number; none; of less than a tile, of a tile and of several; sums in one
 # part and in several; more rows and columns than are copied at a time.
@@ -164,3 +165,15 @@ def test_without_a_compiler_xla_computes_it(monkeypatch):
   monkeypatch.setattr(cpu_kernels, 'fault', lambda: 'there is none')
   assert 'ffi_call' not in str(jax.make_jaxpr(products.affine)(x, kernel))
   np.testing.assert_allclose(products.affine(x, kernel), ours, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(('inputs', 'is_ours'), [(511, False), (512, True)])
+def test_only_large_layers_are_ours(inputs, is_ours):
+  class Dense(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+      return layers.dense(x, 128, 'dense')
+
+  x, params = normal(40, inputs), {'kernel': normal(inputs, 128), 'bias': normal(128)}
+  apply = jax.make_jaxpr(lambda x: Dense().apply({'params': {'dense': params}}, x))
+  assert ('ffi_call' in str(apply(x))) == is_ours
