@@ -23,8 +23,9 @@ PIXEL_STATISTICS = {
 INTEGER_RANGE = (0.0, 255.0)
 FLOAT_RANGE = (0.0, 1.0)
 # Ranges that a message proposes, narrow ones first: grey levels of 1, 4, 8, 10, 12 and
-# 16 bits, and those of PyTorch's usual normalisation.
-_USUAL_RANGES = ((0, 1), (-1, 1), (0, 16), (0, 255), (0, 1023), (0, 4095), (0, 65535))
+# 16 bits, those of PyTorch's usual normalisation, and signed bytes.
+_USUAL_RANGES = ((0, 1), (-1, 1), (0, 16), (0, 255), (-128, 127), (0, 1023), (0, 4095))
+_USUAL_RANGES += ((0, 65535),)
 # Images with at most so many of the 256 levels, or none that is darker than the middle,
 # hardly have the range that their dtype says: a line of the output tells.
 FEW_LEVELS = 16

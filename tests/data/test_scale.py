@@ -254,6 +254,7 @@ OTHER_KIND = 'and the training images are {}; save all with one dtype and scale'
     (WHOLE, UNIT, OTHER_KIND.format(r'integers in \[0, 255\]')),
     (UNIT, WHOLE % 2, OTHER_KIND.format(r'floats in \[0, 1\]')),
     (UNIT, UNIT * 63, r"not floats in \[0, 1\]; .*data.range='0,255' declares"),
+    (WHOLE, WHOLE - 32, r"not integers .*data.range='-128,127' declares"),
   ],
 )
 @pytest.mark.parametrize('part', ['train', 'test', 'validation'])
