@@ -187,11 +187,14 @@ class Console(Callback):
 
 def describe_summary(summary: Record) -> str:
   """'finished after round 30: test accuracy 0.9000 (best 0.9500 in round 28, ...)'."""
-  best = 'best by validation' if 'best_validation_accuracy' in summary else 'best'
+  best = f'{summary["best_test_accuracy"]:.4f} in round {summary["best_round"]}'
+  if 'best_validation_accuracy' in summary:
+    best = f'test accuracy {best}, which validation chose'
+  else:
+    best = f'best {best}'
   return (
     f'finished after round {summary["rounds"]}: {describe_test(summary)} '
-    f'({best} {summary["best_test_accuracy"]:.4f} in round {summary["best_round"]}, '
-    f'{TARGET:.0%} of it reached in round {summary["target_round"]})'
+    f'({best}, {TARGET:.0%} of it reached in round {summary["target_round"]})'
   )
 
 

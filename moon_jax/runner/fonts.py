@@ -5,11 +5,13 @@ each such letter. Here the installed fonts that have them are used, and one line
 the letters that none has, which are drawn as boxes.
 """
 
+import contextlib
 import functools
+import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from matplotlib import font_manager
 from matplotlib.figure import Figure
@@ -29,16 +31,29 @@ def saved(figure: Figure, write: Callable[[], None]) -> None:
     figure: the figure.
     write: saves it; called again, to replace the file, if other fonts are needed.
   """
-  missing = _missing_letters(write)
-  if not missing:
-    return
-  families = _families_with(frozenset(missing))
-  if families:
-    for text in figure.findobj(Text):
-      text.set_fontfamily([*text.get_fontfamily(), *families])
+  with _quiet_search():
     missing = _missing_letters(write)
+    if not missing:
+      return
+    families = _families_with(frozenset(missing))
+    if families:
+      for text in figure.findobj(Text):
+        text.set_fontfamily([*text.get_fontfamily(), *families])
+      missing = _missing_letters(write)
   if missing:
     _NOTICE.say(''.join(sorted(missing)))
+
+
+@contextlib.contextmanager
+def _quiet_search() -> Iterator[None]:
+  """Inside, matplotlib logs no line about a font that lacks a weight or a width."""
+  log = logging.getLogger('matplotlib.font_manager')
+  level = log.level
+  log.setLevel(logging.ERROR)
+  try:
+    yield
+  finally:
+    log.setLevel(level)
 
 
 def _missing_letters(write: Callable[[], None]) -> set[str]:
@@ -82,7 +97,7 @@ def _letters_of_families(letters: frozenset[str]) -> dict[str, set[int]]:
     if entry.name in letters_of_family or entry.name.startswith(_BOXES):
       continue
     try:
-      font = font_manager.get_font(font_manager.findfont(entry.name))
+      font = font_manager.get_font(entry.fname)
       # A font of pictures, as of coloured emoji, cannot be drawn.
       has = codes & font.get_charmap().keys() if font.scalable else set()
     except (OSError, RuntimeError, ValueError):
@@ -104,7 +119,7 @@ class _Notice:
     named = ', '.join(map(_named, letters[:_MOST_NAMED]))
     more = ', ...' if len(letters) > _MOST_NAMED else ''
     print(
-      'Pictures have boxes in place of letters that no installed font has: '
+      'Pictures have boxes in place of letters that no installed font has, such as '
       f'{named}{more}; a font such as Noto Sans may have them.',
       file=sys.stderr,
     )

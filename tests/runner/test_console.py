@@ -85,3 +85,5 @@ def test_the_last_line_has_the_last_test_the_best_and_the_first_near_it():
     'finished after round 30: test accuracy 0.9000 (best 0.9500 in round 28, '
     '95% of it reached in round 12)'
   )
+  chosen = describe_summary(summary | {'best_validation_accuracy': 0.97})
+  assert '(test accuracy 0.9500 in round 28, which validation chose, 95%' in chosen
