@@ -43,7 +43,7 @@ class Report(NamedTuple):
 
   Attributes:
     summary: one sentence.
-    common: knob -> the value that all runs have.
+    common: knob -> its value, the same in all runs that have the knob.
     notes: what a reader must know.
     command: command that made the report.
     sections: sections from the top.

@@ -238,11 +238,12 @@ def _tell_data_sets_apart(names: Sequence[str], runs: Sequence[Run]) -> bool:
 
 
 def common(runs: Sequence[Run]) -> dict[str, Value]:
-  """The knobs that all runs have with the same value."""
-  table = pd.DataFrame([run.identity for run in runs], dtype=object)
-  has_one_value = (table.nunique() == 1) & table.notna().all()
-  is_common = has_one_value & (table.columns != DIGEST)
-  return table.loc[0, is_common].to_dict()
+  """The knobs with one value in the runs that have them, such as `moon.mu`."""
+  varied = {DIGEST, *_with_several_values(run.identity for run in runs)}
+  values = {}
+  for run in runs:
+    values |= {name: run.identity[name] for name in run.identity if name not in varied}
+  return values
 
 
 def swept(settings: Sequence[Setting]) -> list[str]:

@@ -67,6 +67,20 @@ def test_an_experiment_and_seed_counts_once(tmp_path):
 # --- data sets ------------------------------------------------------------------------
 
 
+def test_what_does_not_vary_may_be_of_some_runs(tmp_path):
+  write_runs(
+    tmp_path,
+    {
+      'a': ([0.5], 'algorithm=fedavg'),
+      'b': ([0.5], 'algorithm=moon'),
+      'c': ([0.5], 'algorithm=moon seed=1'),
+    },
+  )
+  common = groups.common(runs.find([tmp_path], print))
+  assert common['moon.mu'] == 1.0
+  assert {'algorithm', 'seed', 'data_digest'}.isdisjoint(common)
+
+
 def test_two_versions_of_one_data_set_are_two_settings(tmp_path):
   cifar10 = 'data.source=tfds data.name=cifar10'
   write_runs(
