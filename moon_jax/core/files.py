@@ -544,7 +544,17 @@ def has_locks(folder: pathlib.Path) -> bool:
     OSError: the folder cannot be written.
   """
   with tempfile.TemporaryFile(dir=folder) as file:
-    return lock(file) and _is_supported(lambda: fcntl.lockf(file, fcntl.LOCK_EX))
+    return lock(file) and has_record_locks(folder)
+
+
+def has_record_locks(folder: pathlib.Path) -> bool:
+  """Whether a program can lock files in a folder by `fcntl`, as tensorstore does.
+
+  Raises:
+    OSError: the folder cannot be written.
+  """
+  with tempfile.TemporaryFile(dir=folder) as file:
+    return _is_supported(lambda: fcntl.lockf(file, fcntl.LOCK_EX))
 
 
 def _is_supported(lock_file: Callable[[], None]) -> bool:

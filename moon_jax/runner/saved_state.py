@@ -100,7 +100,7 @@ def _temporary_folder(num_bytes: int) -> Iterator[pathlib.Path]:
     remedy = 'TMPDIR names another place'
     if shutil.disk_usage(folder).free < num_bytes:
       raise OSError(errno.ENOSPC, f'No space left in {folder.parent}; {remedy}')
-    if not (files.has_locks(folder) and files.can_flush_folders(folder)):
+    if not (files.has_record_locks(folder) and files.can_flush_folders(folder)):
       problem = f'{folder.parent}, where it is written first, has no locks; {remedy}'
       raise OSError(errno.ENOLCK, problem)
     yield folder

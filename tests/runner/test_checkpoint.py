@@ -217,15 +217,14 @@ def test_the_reason_of_a_failure_is_one_line(error, reason):
   assert re.fullmatch(reason, saved_state.reason(error))
 
 
-def flock_except_in(path):
-  """`flock`, which fails for the files of a folder."""
-  flock = fcntl.flock
+def lock_except_in(path, lock):
+  """A function of `fcntl`, which fails for the files of a folder."""
 
   def fails_there(file, operation):
     descriptor = file if isinstance(file, int) else file.fileno()
     if os.readlink(f'/proc/self/fd/{descriptor}').startswith(str(path)):
       raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    return flock(file, operation)
+    return lock(file, operation)
 
   return fails_there
 
@@ -235,7 +234,8 @@ def remove_temporary_folder(tmp_path, monkeypatch):
 
 
 def remove_locks(tmp_path, monkeypatch):
-  monkeypatch.setattr(fcntl, 'flock', flock_except_in(tmp_path))
+  for name in ('flock', 'lockf'):
+    monkeypatch.setattr(fcntl, name, lock_except_in(tmp_path, getattr(fcntl, name)))
 
 
 def fill_disk(tmp_path, monkeypatch):
@@ -275,7 +275,7 @@ def test_a_save_on_a_disk_without_locks_needs_a_temporary_folder(
   temporary.mkdir()
   monkeypatch.setattr(tempfile, 'tempdir', str(temporary))
   path = tmp_path / 'checkpoints'
-  monkeypatch.setattr(fcntl, 'flock', flock_except_in(path))
+  monkeypatch.setattr(fcntl, 'flock', lock_except_in(path, fcntl.flock))
   state = State(server=np.ones(3), clients=np.ones(3), round=np.int32(0))
   with Checkpoints(path, print) as checkpoints:
     checkpoints.save(state)
