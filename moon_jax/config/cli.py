@@ -286,6 +286,8 @@ def stray(word: str, option_names: Iterable[str]) -> str:
     *(flag(name) for name in catalog.every_knob()),
   ]
   hint = catalog.did_you_mean(word.split('=')[0], flags_there_are)
+  if not hint and not word.startswith('-'):
+    hint = ' A value with spaces needs quotes.'
   return f'{word!r} is {kind}; see --help.{hint}'
 
 
