@@ -24,8 +24,8 @@ def test_only_finished_runs_are_averaged(tmp_path, capsys):
   content = report.content._replace(
     sections=[section._replace(charts=()) for section in report.content.sections]
   )
-  files.write(tmp_path, content)
-  page = (tmp_path / 'index.html').read_text()
+  files.write(tmp_path / 'report', content)
+  page = (tmp_path / 'report/index.html').read_text()
   stderr = capsys.readouterr().err
   notes = {
     'diverged': 'diverged after round 2',
