@@ -11,7 +11,9 @@ from moon_jax.core.types import Dataset, Scale
 from moon_jax.data.errors import DataError, one_line
 from moon_jax.data.federated import users
 from moon_jax.data.pixels import (
+  different_scales,
   grey_levels,
+  is_on_scale,
   narrow_line,
   pixel_statistics,
   scale_fault,
@@ -77,6 +79,8 @@ def checked_dataset(
     labels, class_names = _numbered(data_flag, labels, array_names[1::2])
   for split in _splits(array_names, images, labels):
     if fault := split_fault(split, scale):
+      if not all(is_on_scale(array, scale) for array in images):
+        fault = different_scales(array_names[::2], images) or fault
       raise DataError(f'{data_flag}: {fault}.')
   images = [
     with_channels(grey_levels(array, scale), data_flag if number == 0 else '')
@@ -134,6 +138,8 @@ def arrays_dataset(
   )
   for images_name, images in zip(array_names[::2], arrays[::2], strict=False):
     if line := narrow_line(f'{data_flag}: {images_name}', images, scale):
+      if fault := different_scales(array_names[::2], arrays[::2]):
+        line = f'{data_flag}: {fault}.'
       print(line, file=sys.stderr)
       break
   return dataset

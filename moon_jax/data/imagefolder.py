@@ -27,6 +27,9 @@ from moon_jax.data.federated import users
 from moon_jax.data.picture_folders import ANNOTATIONS, ENDINGS, SplitFolders
 from moon_jax.data.pictures import common_mode, decode_picture
 
+# For messages about pictures that are in no folder by class.
+_REMEDY = 'pictures must lie in folders named after their classes, CLASS/picture.png'
+
 
 class Picture(NamedTuple):
   """An image that is not yet read.
@@ -79,8 +82,9 @@ def load_imagefolder(
   names with these words, each with CLASS/*, or with CLASS/images/* and
   val/val_annotations.txt as in Tiny-ImageNet; or by the lists DOMAIN_train.txt and
   DOMAIN_test.txt, as in DomainNet; or it is one tree. In DOMAIN/CLASS/* the domains,
-  such as hospitals or sites, are the users. A line says which folders are not used. The
-  decoded images are kept in the cache folder of whoever runs the program.
+  such as hospitals or sites, are the users; a line names them and the classes. A line
+  says which folders are not used. The decoded images are kept in the cache folder of
+  whoever runs the program.
 
   Args:
     path: the folder.
@@ -109,6 +113,14 @@ def load_imagefolder(
   )
   if layout.notice:
     print(f'{folder.data_flag}: {layout.notice}', file=sys.stderr)
+  if dataset.clients is not None:
+    user_names, num_users = listed(dataset.clients), len(dataset.clients)
+    class_names = listed(dataset.class_names or range(dataset.num_classes))
+    print(
+      f'{folder.data_flag} is read as DOMAIN/CLASS/*. {num_users} users: {user_names}; '
+      f'{dataset.num_classes} classes: {class_names}.',
+      file=sys.stderr,
+    )
   return dataset
 
 
@@ -118,14 +130,12 @@ def _decode(folder, layout):
     splits = _divided(folder, layout)
   class_names = list(dict.fromkeys(picture.label for picture in splits.train))
   numbers = {name: number for number, name in enumerate(class_names)}
-  for split in (splits.test, splits.validation):
-    test_labels = {picture.label for picture in split}
-    untrained_labels = sorted(test_labels.difference(class_names))
-    if untrained_labels:
-      test_folder = split[0].path.relative_to(root).parts[0]
+  for purpose, split in (('test', splits.test), ('validation', splits.validation)):
+    labels = {picture.label for picture in split}
+    for label in sorted(labels.difference(class_names)):
       raise DataError(
-        f'{data_flag}: the test has a class {untrained_labels[0]!r}, training has none '
-        f'({test_folder!r}).'
+        f'{data_flag}: the {purpose} set has a class {label!r}, which training has '
+        f'not; {_remedy_for_untrained(label, class_names)}.'
       )
   with one_line(f'{data_flag}: an image cannot be read'):
     every_picture = itertools.chain(*splits)
@@ -151,6 +161,13 @@ def _decode(folder, layout):
   if not splits.train[0].domain:
     return dataset
   return users.named(data_flag, dataset, _domains(splits.train), _domains(splits.test))
+
+
+def _remedy_for_untrained(label, class_names):
+  for name in class_names:
+    if name.casefold() == label.casefold():
+      return f'training has {name!r}, so give both one name'
+  return 'remove its images, or add images of it to training'
 
 
 def _domains(pictures):
@@ -210,18 +227,22 @@ def _divided(folder: _Folder, layout: SplitFolders | _Lists) -> _Splits:
       validation=_labelled_pictures(data_flag, layout.validation),
     )
   if not splits.train:
-    raise DataError(f'{data_flag} has no images in folders by class: {_content(root)}.')
+    raise DataError(
+      f'{data_flag} has no images in folders by class: {_content(root)}; {_REMEDY}.'
+    )
   labels = list(dict.fromkeys(picture.label for picture in splits.train))
   if all(map(split_names.names_no_class, labels)):
-    raise DataError(
-      f'{data_flag}: the folders {listed(labels)} would be the classes; images must '
-      'lie in folders by class.'
-    )
+    would_be = 'folder {} would be the only class'
+    if len(labels) > 1:
+      would_be = 'folders {} would be the classes'
+    raise DataError(f'{data_flag}: the {would_be.format(listed(labels))}; {_REMEDY}.')
   if len(labels) == 1:
     raise DataError(
       f'{data_flag} has training images of one class only, {labels[0]!r}; at least 2 '
       'are needed, each in a folder of its own.'
     )
+  if not isinstance(layout, _Lists):
+    _require_shared_classes(data_flag, splits)
   if splits.test and folder.test_fraction:
     raise DataError(
       f'{data_flag} is divided already: drop {flag("data.test_fraction")}.'
@@ -234,6 +255,33 @@ def _divided(folder: _Folder, layout: SplitFolders | _Lists) -> _Splits:
       f'{flag("data.test_fraction", 0.2)} draws a fifth of each class.'
     )
   return _drawn(splits.train, folder.test_fraction, folder.test_seed)
+
+
+def _require_shared_classes(data_flag, splits):
+  """Raises DataError if the domains of a tree have no class in common.
+
+  The outer folders are the classes then, as in CLASS/PATIENT/*, or groups of classes.
+  """
+  domains_by_label = {}
+  for picture in itertools.chain(*splits):
+    if picture.domain:
+      domains_by_label.setdefault(picture.label, set()).add(picture.domain)
+  domains = sorted(set().union(*domains_by_label.values()))
+  if len(domains) < 2 or any(len(d) > 1 for d in domains_by_label.values()):
+    return
+  labels, outer = _some(sorted(domains_by_label)), _some(domains)
+  raise DataError(
+    f'{data_flag}: each of the {len(domains_by_label)} folders {labels} lies in one of '
+    f'{outer} alone, so they cannot be classes that sites share. If {outer} are the '
+    'classes, put all images of a class into one folder, CLASS/*; for users put the '
+    'site or patient first, SITE/CLASS/*. If the inner folders are the classes, move '
+    'them all into one folder.'
+  )
+
+
+def _some(names):
+  """A few names, and '...' if there are more."""
+  return listed(names[:3]) + (', ...' if len(names) > 3 else '')
 
 
 def _content(root):

@@ -151,9 +151,15 @@ def _divided_folder(data_flag, folder, depth):
     return next(iter(divided_by_wrapper.values()))
   if divided_by_wrapper:
     paths = [flag('data.path', str(divided)) for divided in divided_by_wrapper.values()]
+    as_users = ''
+    if len(divided_by_wrapper) > 1:
+      as_users = (
+        '. If they are sites that shall be users, arrange them all as '
+        'train/SITE/CLASS/* and test/SITE/CLASS/*'
+      )
     raise DataError(
       f'{data_flag}: {folder.name!r} holds {_names(folders(folder))}, with a training '
-      f'and a test set inside: choose {" or ".join(paths)}.'
+      f'and a test set inside: choose {" or ".join(paths)}{as_users}.'
     )
   return None
 
@@ -261,15 +267,17 @@ def _unwrapped(data_flag, split_folder, role):
 
 
 def _notice(folder, used_folders):
-  """Says which folders are not used, and which are if their names differ in more."""
+  """Says which folders are not used, and which are unless their names tell it."""
   left_out = [inner for inner in folders(folder) if inner not in used_folders]
-  different_names = {split_names.parse(used.name).other_words for used in used_folders}
-  if not left_out and len(different_names) == 1:
+  used_names = [used.name for used in used_folders]
+  different_names = {split_names.parse(name).other_words for name in used_names}
+  test_is_evident = all(map(split_names.is_called_test, used_names[1:2]))
+  if not left_out and len(different_names) == 1 and test_is_evident:
     return ''
   roles = ['training', 'test', 'validation']
   words = [
-    f'{printable(used.name)!r} for {role}'
-    for used, role in zip(used_folders, roles, strict=False)
+    f'{printable(name)!r} for {role}'
+    for name, role in zip(used_names, roles, strict=False)
   ]
   rest = f'; not used: {_names(left_out)}' if left_out else ''
   return f'{", ".join(words)}{rest}.'

@@ -3,6 +3,7 @@
 import math
 import re
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -135,8 +136,8 @@ def scale_fault(name: str, images: np.ndarray, scale: Scale) -> str:
   described = f'{name} is {values_of(images)}'
   if not is_numeric(images):
     return f'{described}; pixels must be integers or floats'
-  if not np.isfinite([images.min(), images.max()]).all():
-    return f'{described}; every pixel must be a number'
+  if fault := not_finite_fault(images):
+    return f'{name} is {images.dtype}, and {fault}'
   if not _has_right_kind(images, scale):
     return (
       f'{described}, and the training images are {words_of(scale)}; save all with one '
@@ -153,6 +154,51 @@ def scale_fault(name: str, images: np.ndarray, scale: Scale) -> str:
     f'{described}, and not {words_of(scale)}; save all so, or '
     f'{_range_flag(*_range_around(images))} declares which numbers are black and white '
     'in all of them'
+  )
+
+
+def not_finite_fault(images: np.ndarray) -> str:
+  """How many numbers are NaN or infinite, and where; '' if none is.
+
+  Args:
+    images: an array of any type; its first axis counts the images.
+  """
+  if images.dtype.kind != 'f' or not images.ndim:
+    return ''
+  rows = np.nonzero(~np.isfinite(images))[0]
+  if not rows.size:
+    return ''
+  return (
+    f'{rows.size} of its numbers {"is" if rows.size == 1 else "are"} NaN or infinite, '
+    f'first in image {rows[0]} (counted from 0); every pixel must be a number'
+  )
+
+
+def different_scales(names: Sequence[str], arrays: Sequence[np.ndarray]) -> str:
+  """Says that no range serves all arrays, and the remedy; '' if one does.
+
+  The narrowest range around all of them leaves a few levels to one of them then, but
+  not to all.
+
+  Args:
+    names: names of the images, for the message.
+    arrays: images of any type.
+  """
+  if not all(is_numeric(a) and a.size and not not_finite_fault(a) for a in arrays):
+    return ''
+  extremes = np.array([[float(a.min()), float(a.max())] for a in arrays])
+  low, high = extremes.min(), extremes.max()
+  if low == high:
+    return ''
+  whole = Scale(low, high, 'float64', declared=True)
+  has_few_levels = [uses_few_levels(ends, whole) for ends in extremes]
+  if len(set(has_few_levels)) == 1:
+    return ''
+  few, many = has_few_levels.index(True), has_few_levels.index(False)
+  first, second = (f'{names[i]} is {values_of(arrays[i])}' for i in sorted((few, many)))
+  return (
+    f'{first}, and {second}. These seem to be different scales, and no '
+    f'{flag("data.range")} serves both; bring all images to one scale'
   )
 
 

@@ -81,6 +81,11 @@ def says_nothing_else(name: str) -> bool:
   return bool(role) and not other_words
 
 
+def is_called_test(name: str) -> bool:
+  """Whether a name has the word test: 'testset' has, 'val' and 'eval' have not."""
+  return 'test' in name.lower() or 'tst' in name.lower()
+
+
 def names_no_class(name: str) -> bool:
   """Whether folders of such a name are no class: 'train', 'test_images', 'masks2'."""
   return name.lower().rstrip('0123456789') in _NO_CLASSES or says_nothing_else(name)

@@ -33,6 +33,7 @@ from moon_jax.data.pixels import (
   grey_levels,
   is_on_scale,
   is_valid_scale,
+  not_finite_fault,
   numbers_of,
   scale_of,
   uses_few_levels,
@@ -363,6 +364,8 @@ def as_batch(
   """
   images = np.asarray(images)
   scale = scale or scale_of(images)
+  if fault := not_finite_fault(images):
+    raise UsageError(f'The array of images is {images.dtype}, and {fault}.')
   if not is_on_scale(images, scale):
     raise UsageError(
       f'The images are {values_of(images)}; this model was trained on '

@@ -41,8 +41,9 @@ PIXELS = [
   (X.astype('int64') // 255, X // 255),
   (X > 127, 'train_x is bool; pixels must be integers or floats'),
   (X.astype('complex64'), 'train_x is complex64; pixels must be'),
-  (np.where(X == 7, np.nan, X / 255), 'from nan to nan; every pixel must be a number'),
 ]
+ONE_WRONG = np.where(np.arange(X.size).reshape(X.shape) == X[:2].size, np.nan, X / 255)
+TWO_WRONG = np.where(np.arange(X.size).reshape(X.shape) > X.size - 3, -np.inf, X / 255)
 # Pixels of another range -> the range that the message proposes, and what is right.
 OTHER_RANGES = [
   (X.astype('float32'), '0,255', X),
@@ -69,6 +70,25 @@ def test_pixels_become_grey_levels_or_are_refused(pixels, right):
     np.testing.assert_array_equal(batch, right)
     of_older_run = inference.as_batch(pixels, X.shape[1:], None)
     np.testing.assert_array_equal(of_older_run, right)
+
+
+@pytest.mark.parametrize(
+  ('pixels', 'words'),
+  [
+    (ONE_WRONG, 'float64, and 1 of its numbers is NaN or infinite, first in image 2 '),
+    (
+      TWO_WRONG,
+      'float64, and 2 of its numbers are NaN or infinite, first in image 11 ',
+    ),
+  ],
+)
+@pytest.mark.parametrize('declared_range', ['', '0,1'])
+def test_numbers_that_are_not_finite_are_counted(pixels, words, declared_range):
+  with refused(DataError, words):
+    loaded(pixels, Y, declared_range)
+  for scale in (scale_of(pixels, declared_range), None):
+    with refused(UsageError, words):
+      inference.as_batch(pixels, X.shape[1:], scale)
 
 
 @pytest.mark.parametrize(('pixels', 'proposed', 'right'), OTHER_RANGES)

@@ -129,7 +129,10 @@ def test_a_test_without_labels_is_not_used(label, client, tmp_path, capsys):
   data = load(saved(tmp_path, **splits), client=client)
   require_pure(data, test='validation')
   assert data.validation_labels is None
-  assert 'not used: the splits test, which has no labels.' in capsys.readouterr().err
+  assert (
+    "'validation' for test; not used: the split test, which has no labels."
+    in capsys.readouterr().err
+  )
   del splits['validation']
   knobs = saved(tmp_path / 'new', **splits)
   with refused(DataError, 'no test split with labels .*data.test_fraction=0.2'):
@@ -197,6 +200,17 @@ def test_a_single_split_is_divided_by_class_or_by_user(kind, tmp_path):
   assert np.bincount(data.train_clients).tolist() == [3, 3, 3]
 
 
+@pytest.mark.parametrize('name', ['validation', 'test'])
+def test_a_split_that_is_alone_is_divided_whatever_its_name(name, tmp_path, capsys):
+  knobs = saved(tmp_path, **{name: rows(LEVELS['train'])})
+  only_split = f'{name!r}, the only split, for training'
+  with refused(DataError, rf'{only_split}\). --config.data.test_fraction=0.2 draws'):
+    load(knobs)
+  data = load(knobs, test_fraction=0.34)
+  assert np.bincount(data.test_labels).tolist() == [2, 2]
+  assert only_split in capsys.readouterr().err
+
+
 @pytest.mark.parametrize('is_parquet', [False, True])
 @pytest.mark.parametrize(
   ('train', 'test', 'not_used'),
@@ -225,8 +239,10 @@ def test_splits_are_known_by_a_word(
   else:
     knobs = saved(tmp_path, **splits)
   require_pure(load(knobs))
-  line = f'not used: the splits {not_used}.' if not_used else ''
-  assert line in capsys.readouterr().err
+  line = f'not used: the split {not_used}.' if not_used else ''
+  said = capsys.readouterr().err
+  assert line in said
+  assert (f'{test!r} for test' in said) == ('test' not in test)
   with refused(DataError, 'is divided already: drop --config.data.test_fraction'):
     load(knobs, test_fraction=0.2)
 

@@ -1,6 +1,7 @@
 """Files of other projects: read pixel for pixel, or refused in a line."""
 
 import json
+import re
 import shutil
 
 import datasets
@@ -267,8 +268,66 @@ def test_folders_that_name_no_class_are_refused(folders, fraction, tmp_path):
     for n in range(3):
       save(tmp_path / f'set/{folder}/cat.{n}.png', np.zeros((6, 5, 3), np.uint8))
   knobs = knobs_of('imagefolder', tmp_path / 'set', test_fraction=fraction)
-  with pytest.raises(DataError, match='would be the classes; images must lie in fol'):
+  with refused(DataError, r'would be the .*class.*; .* CLASS/picture\.png'):
     load(knobs)
+
+
+def put_tree(folder, names):
+  for name in names:
+    for n in range(5):
+      save(folder / name / f'{n}.png', np.full((4, 4, 3), 40 * n, np.uint8))
+
+
+@pytest.mark.parametrize(
+  ('names', 'words'),
+  [
+    (
+      [f'{name}/patient{n}' for n, name in enumerate(['ill', 'well'] * 3)],
+      'each of the 6 folders patient0, patient1, patient2, ... lies in one of ill, wel',
+    ),
+    (
+      ['train/ill/p1', 'train/well/p2', 'test/ill/p3', 'test/well/p4'],
+      'each of the 4 folders p1, p2, p3, ... lies in one of ill, well alone',
+    ),
+  ],
+)
+def test_patients_are_no_classes_of_sites(names, words, tmp_path):
+  put_tree(tmp_path / 'set', names)
+  knobs = knobs_of('imagefolder', tmp_path / 'set')
+  fraction = 0.0 if names[0].startswith('train') else 0.2
+  with refused(DataError, re.escape(words)):
+    load(knobs, test_fraction=fraction)
+  for n, path in enumerate(sorted(tmp_path.rglob('*.png'))):  # as the line says
+    path.rename(path.parent.parent / f'{n}.png')
+  data = load(knobs, test_fraction=fraction)
+  assert (data.class_names, data.clients) == (('ill', 'well'), None)
+
+
+def test_patients_or_sites_that_stand_first_are_users(tmp_path, capsys):
+  """A class that two users share is enough."""
+  put_tree(tmp_path / 'set', ['p1/ill', 'p2/ill', 'p3/well'])
+  knobs = knobs_of('imagefolder', tmp_path / 'set', test_fraction=0.2)
+  for _ in range(2):  # also when the images come from the cache
+    data = load(knobs)
+    assert data.clients.tolist() == ['p1', 'p2', 'p3']
+    line = 'read as DOMAIN/CLASS/*. 3 users: p1, p2, p3; 2 classes: ill, well.'
+    assert capsys.readouterr().err.count(line) == 1
+
+
+@pytest.mark.parametrize(
+  ('name', 'remedy'),
+  [
+    ('WELL', "training has 'well', so give both one name"),
+    ('eel', 'remove its images'),
+  ],
+)
+@pytest.mark.parametrize('split', ['test', 'validation'])
+def test_a_class_without_training_images_is_named(name, remedy, split, tmp_path):
+  names = ['train/ill', 'train/well', 'test/ill', f'{split}/{name}', 'val/ill']
+  put_tree(tmp_path / 'set', [name.replace('validation', 'val') for name in names])
+  words = f'the {split} set has a class {name!r}, which training has not; {remedy}'
+  with refused(DataError, words):
+    load(knobs_of('imagefolder', tmp_path / 'set'))
 
 
 # --- converted ------------------------------------------------------------------------

@@ -264,6 +264,8 @@ def test_a_part_on_another_scale_is_named(train, other, words, part, tmp_path):
 
   if part == 'validation':
     users = {'a': (train, LABELS), 'b': images('validation')}
+    if np.ptp(train) != np.ptp(other):
+      words = 'different scales, and no --config.data.range serves both'
     with refused(DataError, f'val_x is .*{words}'):
       load(npz(tmp_path, {'train': users, 'test': users}))
     return
@@ -274,6 +276,26 @@ def test_a_part_on_another_scale_is_named(train, other, words, part, tmp_path):
   purpose = 'training' if part == 'train' else 'the test'
   with refused(DataError, f"client 'f123': the array for {purpose} is .*{words}"):
     load(federations.files(tmp_path, users))
+
+
+@pytest.mark.parametrize('declared_range', ['', '0,1', '0,16', '0,255'])
+@pytest.mark.parametrize(
+  ('train', 'test'), [((WHOLE % 17).astype('u1'), UNIT), (UNIT, UNIT / 32)]
+)
+def test_no_range_is_proposed_that_cannot_serve_both(
+  train, test, declared_range, tmp_path, capsys
+):
+  parts = {'train': {name: (train, LABELS) for name in 'ab'}}
+  knobs = npz(tmp_path, parts | {'test': {'a': (test, LABELS)}})
+  try:
+    load(knobs, range=declared_range)
+    said = capsys.readouterr().err
+  except DataError as error:
+    said = f'{error}\n'
+  assert 'test_x is float' in said
+  assert 'bring all images to one scale' in said
+  assert 'data.range=' not in said
+  assert said.count('different scales') == 1
 
 
 @pytest.mark.parametrize(

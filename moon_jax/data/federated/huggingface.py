@@ -33,7 +33,7 @@ class _Splits(NamedTuple):
     train: the training rows.
     test: the test rows; None if no split has them.
     validation: the rows for validation; None if there are none.
-    notice: a sentence about the splits that are not used; '' if all are.
+    notice: a sentence about what is not evident; '' if all is.
   """
 
   train: Any
@@ -90,7 +90,8 @@ def load_huggingface(
 ) -> assembled.Federation | Dataset:
   """Loads splits of Hugging Face; users, if a column has their ids, in ascending order.
 
-  A line says which splits are not used.
+  A line says which splits are not used, and which split is the test or the training
+  split if its name does not tell it.
 
   Args:
     path: the folder, with the splits train and test, or names with these words. A split
@@ -193,14 +194,23 @@ def _opened(data_flag, path, label) -> _Splits:
       }
     for split in opened.values():
       split.data.validate(full=True)  # pyarrow aborts the process on damage met later
-  not_used = chosen.others
+  notices, not_used = [], chosen.others
+  if split_names.parse(chosen.train).role in (TEST, VALIDATION):
+    notices.append(f'{chosen.train!r}, the only split, for training')
+  if chosen.test and not split_names.is_called_test(chosen.test):
+    notices.append(f'{chosen.test!r} for test')
   test, validation = opened.get(chosen.test), opened.get(chosen.validation)
   if test is not None and _is_unlabelled(test, label):
     not_used = [*not_used, f'{chosen.test}, which has no labels']
     test = None
   if test is None:
     test, validation = validation, None
-  notice = f'not used: the splits {listed(not_used)}.' if not_used else ''
+    if test is not None:
+      notices.append(f'{chosen.validation!r} for test')
+  if not_used:
+    splits = 'split' if len(not_used) == 1 else 'splits'
+    notices.append(f'not used: the {splits} {listed(not_used)}')
+  notice = '; '.join(notices) + '.' if notices else ''
   return _Splits(opened[chosen.train], test, validation, notice)
 
 
@@ -243,10 +253,13 @@ def _chosen(names: Iterable[str]) -> _Chosen:
         f'{role} split; call one of them {role!r}'
       )
     chosen_names[role] = same_role[0] if same_role else None
-  if len(names) == 1 and not any(chosen_names.values()):
-    chosen_names[TRAIN] = names[0]
+  if len(names) == 1:  # what there is, is trained on and divided
+    chosen_names = {TRAIN: names[0], TEST: None, VALIDATION: None}
   if chosen_names[TRAIN] is None:
-    raise ValueError(f'none of its splits, {listed(names)}, is called {TRAIN!r}')
+    raise ValueError(
+      f'none of its splits, {listed(names)}, is called {TRAIN!r}; rename the one for '
+      'training'
+    )
   return _Chosen(
     **chosen_names,
     others=[name for name in names if name not in chosen_names.values()],
