@@ -47,7 +47,8 @@ def rows(level, labels=LABELS, feature=CATS, sides=(8,)):
   return datasets.Dataset.from_dict(columns, datasets.Features(features))
 
 
-def saved(folder, **splits):
+def saved(folder, splits):
+  """Saves splits, by name; returns the knobs that read them."""
   datasets.DatasetDict(splits).save_to_disk(str(folder / 'set'))
   return knobs_of('huggingface', folder / 'set', client='')
 
@@ -75,11 +76,11 @@ def require_pure(data, test='test'):
 )
 @pytest.mark.parametrize('client', ['', 'user'])
 def test_one_label_of_each_row_is_its_class(feature, labels, names, client, tmp_path):
-  knobs = saved(
-    tmp_path,
-    train=rows(LEVELS['train'], labels, feature),
-    test=rows(LEVELS['test'], labels, feature),
-  )
+  splits = {
+    'train': rows(LEVELS['train'], labels, feature),
+    'test': rows(LEVELS['test'], labels, feature),
+  }
+  knobs = saved(tmp_path, splits)
   if client and feature == datasets.Value('string'):
     with refused(DataError, 'label.* number the classes'):
       load(knobs, client=client)
@@ -108,13 +109,16 @@ def test_other_labels_are_refused_in_one_line(
 ):
   split = rows(LEVELS['train'], labels, feature)
   with refused(DataError, message):
-    load(saved(tmp_path, train=split, test=split), client=client)
+    load(saved(tmp_path, {'train': split, 'test': split}), client=client)
 
 
 def test_the_remedy_for_float_labels_helps(tmp_path):
   split = rows(LEVELS['train'], [0.0, 1.0] * 6, datasets.Value('float32'))
   split = split.cast_column('label', datasets.Value('int64'))
-  assert load(saved(tmp_path, train=split, test=split)).train_labels.tolist() == LABELS
+  assert (
+    load(saved(tmp_path, {'train': split, 'test': split})).train_labels.tolist()
+    == LABELS
+  )
 
 
 @pytest.mark.parametrize('label', [-1, None])
@@ -126,7 +130,7 @@ def test_a_test_without_labels_is_not_used(label, client, tmp_path, capsys):
     'test': rows(LEVELS['test'], [label] * 12),
     'validation': rows(LEVELS['validation']),
   }
-  data = load(saved(tmp_path, **splits), client=client)
+  data = load(saved(tmp_path, splits), client=client)
   require_pure(data, test='validation')
   assert data.validation_labels is None
   assert (
@@ -134,7 +138,7 @@ def test_a_test_without_labels_is_not_used(label, client, tmp_path, capsys):
     in capsys.readouterr().err
   )
   del splits['validation']
-  knobs = saved(tmp_path / 'new', **splits)
+  knobs = saved(tmp_path / 'new', splits)
   with refused(DataError, 'no test split with labels .*data.test_fraction=0.2'):
     load(knobs, client=client)
   data = load(knobs, client=client, test_fraction=0.2)
@@ -146,11 +150,11 @@ def test_a_test_without_labels_is_not_used(label, client, tmp_path, capsys):
 
 def test_pictures_of_several_sizes_are_resized(tmp_path):
   """As in Food-101."""
-  knobs = saved(
-    tmp_path,
-    train=rows(LEVELS['train'], sides=(8, 9)),
-    test=rows(LEVELS['test'], sides=(7,)),
-  )
+  splits = {
+    'train': rows(LEVELS['train'], sides=(8, 9)),
+    'test': rows(LEVELS['test'], sides=(7,)),
+  }
+  knobs = saved(tmp_path, splits)
   with refused(DataError, r'\(9, 9, 1\), not \(8, 8, 1\); --config.data.image_size=N'):
     load(knobs)
   for client in ('', 'user'):
@@ -163,7 +167,7 @@ def test_arrays_are_not_resized(tmp_path):
   features = {'image': datasets.Array2D((4, 4), 'uint8'), 'label': CATS}
   columns = {'image': np.zeros((4, 4, 4), np.uint8), 'label': [0, 1] * 2}
   split = datasets.Dataset.from_dict(columns, datasets.Features(features))
-  knobs = saved(tmp_path, train=split, test=split)
+  knobs = saved(tmp_path, {'train': split, 'test': split})
   assert len(load(knobs).train_labels) == 4
   with refused(DataError, 'has arrays, .* drop --config.data.image_size'):
     load(knobs, image_size=6)
@@ -176,7 +180,7 @@ def test_arrays_are_not_resized(tmp_path):
 def test_a_single_split_is_divided_by_class_or_by_user(kind, tmp_path):
   split = rows(LEVELS['train'])
   if kind == 'DatasetDict':
-    knobs = saved(tmp_path, full=split)
+    knobs = saved(tmp_path, {'full': split})
   else:
     knobs = knobs_of('huggingface', tmp_path / 'set', client='')
     if kind == 'Dataset':
@@ -202,7 +206,7 @@ def test_a_single_split_is_divided_by_class_or_by_user(kind, tmp_path):
 
 @pytest.mark.parametrize('name', ['validation', 'test'])
 def test_a_split_that_is_alone_is_divided_whatever_its_name(name, tmp_path, capsys):
-  knobs = saved(tmp_path, **{name: rows(LEVELS['train'])})
+  knobs = saved(tmp_path, {name: rows(LEVELS['train'])})
   only_split = f'{name!r}, the only split, for training'
   with refused(DataError, rf'{only_split}\). --config.data.test_fraction=0.2 draws'):
     load(knobs)
@@ -237,7 +241,7 @@ def test_splits_are_known_by_a_word(
       split.to_parquet(tmp_path / f'set/data/{name}{separator}00000-of-00001.parquet')
     knobs = knobs_of('huggingface', tmp_path / 'set', client='')
   else:
-    knobs = saved(tmp_path, **splits)
+    knobs = saved(tmp_path, splits)
   require_pure(load(knobs))
   line = f'not used: the split {not_used}.' if not_used else ''
   said = capsys.readouterr().err
@@ -264,7 +268,7 @@ def test_splits_are_known_by_a_word(
 def test_splits_that_may_be_read_twice_are_refused(names, message, tmp_path):
   split = rows(LEVELS['train'])
   with refused(DataError, message):
-    load(saved(tmp_path, **dict.fromkeys(names, split)))
+    load(saved(tmp_path, dict.fromkeys(names, split)))
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)

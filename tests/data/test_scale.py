@@ -175,9 +175,8 @@ def search(seeds, tmp_path_factory):
     federation, images = drawn_federation(rng)
     parts = as_stored(layout, federation)
     ends = ends_of(parts[0], declared_range, layout)
-    rule = parts[0], declared_range, ends
     knobs = LAYOUTS[layout](tmp_path_factory.mktemp('draw'), federation)
-    if not all(is_right(part, *rule) for part in parts):
+    if not all(is_right(part, parts[0], declared_range, ends) for part in parts):
       with refused(DataError, 'data.range'):
         load(knobs, range=declared_range)
       continue
@@ -193,7 +192,7 @@ def search(seeds, tmp_path_factory):
     numbers = numbers_of(data.test_images, scale)
     again = inference.as_batch(numbers, (*SHAPE, 1), scale)
     np.testing.assert_array_equal(again, data.test_images)
-    if is_right(images, *rule):
+    if is_right(images, parts[0], declared_range, ends):
       levels.add(images, inference.as_batch(images, (*SHAPE, 1), scale)[..., 0])
     else:
       with refused(UsageError, 'Convert them'):

@@ -156,7 +156,7 @@ def test_a_split_by_its_word_is_that_split(train, test, tmp_path):
   assert outcome.data is not None
   if train in ('mytrain', 'traincats') or 'test' not in test.lower():
     names = [pathlib.Path(name).name for name in (train, test)]
-    assert '{!r} for training, {!r} for test.'.format(*names) in outcome.said
+    assert f'{names[0]!r} for training, {names[1]!r} for test.' in outcome.said
   else:
     assert not outcome.said
   assert outcome.data.class_names == CLASSES

@@ -630,7 +630,6 @@ def ends_at(unwritable, number, faults, **options):
   )
 
 
-LATER = {'is_resumed': True}
 SHARED_DISKS = {
   **{
     f'no locks: {errno.errorcode[number]}': without_locks(number)
@@ -647,7 +646,7 @@ SHARED_DISKS = {
   },
   **{
     f'another host uses {name}: {errno.errorcode[number]}': DiskCase(
-      f'rename {number} 3 run/{name}$', **LATER
+      f'rename {number} 3 run/{name}$', is_resumed=True
     )
     for number, name in (
       (errno.ETXTBSY, 'summary.json'),
@@ -657,7 +656,7 @@ SHARED_DISKS = {
   },
   **{
     f'{name} was replaced by another host: {call}': DiskCase(
-      f'{call} {errno.ESTALE} 2 run/{name}', **LATER
+      f'{call} {errno.ESTALE} 2 run/{name}', is_resumed=True
     )
     for call, name in (
       ('open', 'config.json'),
@@ -669,7 +668,7 @@ SHARED_DISKS = {
   },
   **{
     f'the clock is wrong by an hour: {seconds}': without_locks(errno.ENOSYS)._replace(
-      faults=f'clock {seconds} 0 clock; flock 38 0 run; fcntl 38 0 run', **LATER
+      faults=f'clock {seconds} 0 clock; flock 38 0 run; fcntl 38 0 run', is_resumed=True
     )
     for seconds in (-3600, 3600)
   },
@@ -700,7 +699,7 @@ SHARED_DISKS = {
     has_tracebacks=True,
   ),
   'a full disk in the records': ends_at(
-    'metrics.jsonl', errno.ENOSPC, 'write {} 1 run/metrics.jsonl', **LATER
+    'metrics.jsonl', errno.ENOSPC, 'write {} 1 run/metrics.jsonl', is_resumed=True
   ),
   'a broken disk under the records': ends_at(
     'metrics.jsonl', errno.EIO, 'fsync_file {} 1 run/metrics.jsonl'
