@@ -242,7 +242,7 @@ def test_an_equal_number_of_another_precision_is_the_same_level(dtype):
 
 # --- what is said ---------------------------------------------------------------------
 
-WHOLE = np.arange(64, dtype=np.int64).reshape(len(LABELS), *SHAPE)
+WHOLE = np.arange(64, dtype=np.int64).reshape((len(LABELS), *SHAPE))
 UNIT = (WHOLE / 63).astype('f4')
 OTHER_KIND = 'and the training images are {}; save all with one dtype and scale'
 

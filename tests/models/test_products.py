@@ -80,7 +80,7 @@ def test_a_product_of_odd_sizes_and_transposed_factors(shape, transposed):
       products.product, transpose_a=transpose_a, transpose_b=transpose_b
     )
   )
-  assert_near(product(*factors), np.float64(a) @ np.float64(b), k)
+  assert_near(product(factors[0], factors[1]), np.float64(a) @ np.float64(b), k)
 
 
 @pytest.mark.parametrize('rows', [3, 70])  # fewer and more than the inputs
