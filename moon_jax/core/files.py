@@ -544,7 +544,7 @@ def has_locks(folder: pathlib.Path) -> bool:
     OSError: the folder cannot be written.
   """
   with tempfile.TemporaryFile(dir=folder) as file:
-    return lock(file) and has_record_locks(folder)
+    return lock(file) and _has_record_lock(file)
 
 
 def has_record_locks(folder: pathlib.Path) -> bool:
@@ -554,7 +554,11 @@ def has_record_locks(folder: pathlib.Path) -> bool:
     OSError: the folder cannot be written.
   """
   with tempfile.TemporaryFile(dir=folder) as file:
-    return _is_supported(lambda: fcntl.lockf(file, fcntl.LOCK_EX))
+    return _has_record_lock(file)
+
+
+def _has_record_lock(file: IO[bytes]) -> bool:
+  return _is_supported(lambda: fcntl.lockf(file, fcntl.LOCK_EX))
 
 
 def _is_supported(lock_file: Callable[[], None]) -> bool:
