@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import shutil
 import stat
 import tempfile
@@ -219,7 +220,19 @@ def document(path: pathlib.Path, data: bytes) -> Document:
 
 @functools.cache
 def _check() -> Callable[[Any], Any]:
-  return fastjsonschema.compile(json.loads(SCHEMA.read_bytes()))
+  return fastjsonschema.compile(_schema())
+
+
+@functools.cache
+def _schema() -> Document:
+  return json.loads(SCHEMA.read_bytes())
+
+
+def is_explained_column(name: str) -> bool:
+  """Whether the schema explains a column of metrics.jsonl with this name."""
+  line = _schema()['definitions']['line']
+  patterns = line['patternProperties']
+  return name in line['properties'] or any(re.search(p, name) for p in patterns)
 
 
 def read_json(path: pathlib.Path) -> Document | None:

@@ -7,7 +7,9 @@
   moon_jax.run(config, workdir, callbacks=[Slack()])
 
 After each round they are called in the order in which `loop` lists them: yours before
-the state is saved. If a run has several processes, only the first has callbacks.
+the round's line is written and the state is saved. A number that they put into
+`round.metrics` is a column of that line. If a run has several processes, only the first
+has callbacks.
 """
 
 import math
@@ -19,16 +21,18 @@ import numpy as np
 
 from moon_jax.building.experiment import Experiment
 from moon_jax.config import Config
-from moon_jax.core.errors import DivergedError
+from moon_jax.core.errors import DivergedError, UsageError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import ClientMetrics
 from moon_jax.runner.checkpoint import Checkpoints
-from moon_jax.runner.metrics import Record, terms
+from moon_jax.runner.metrics import Record, is_column_name, terms
 from moon_jax.runner.records import Records
 from moon_jax.runner.rounds import Round, is_due
 from moon_jax.runner.run_directory import Hold, stop_entries
 
 _MAX_NAMED_CLIENTS = 10  # in a message; thousands may have diverged
+_LARGEST_NUMBER = 1e300  # of metrics.jsonl; see core/run_directory.json
+_MOST_LETTERS = 50  # of a wrong entry, in a message
 
 
 class Run(NamedTuple):
@@ -39,7 +43,7 @@ class Run(NamedTuple):
     workdir: the run directory.
     experiment: what the configuration builds.
     history: the lines of metrics.jsonl so far, to be read only; the run adds a line
-      after each round.
+      after each round, before it calls `after_round`.
     rounds: numbers of the rounds that are left, from 0.
   """
 
@@ -67,6 +71,8 @@ class Callback:
     """Called after each round; `round.stop(reason)` ends the run.
 
     If this round lacks its state or a test, the run ends after a later, tested round.
+    A finite number that is put into `round.metrics` under a new name is a column of
+    metrics.jsonl, and loggers get it too.
     """
 
   def end(self) -> None:
@@ -99,6 +105,62 @@ def callback_of(entry: Any) -> Callback:
   return entry if isinstance(entry, Callback) else _Function(entry)
 
 
+class CheckedCallback(Callback):
+  """A user's callback; what it changes in the round's line is checked."""
+
+  def __init__(self, callback: Callback):
+    self._callback = callback
+
+  def begin(self, run):
+    self._callback.begin(run)
+
+  def wants_state(self, number):
+    return self._callback.wants_state(number)
+
+  def after_round(self, round):
+    record_before = dict(round.metrics)
+    self._callback.after_round(round)
+    _check_additions(round.metrics, record_before)
+
+  def end(self):
+    self._callback.end()
+
+  def close(self):
+    self._callback.close()
+
+
+def _check_additions(record: Record, record_before: Record) -> None:
+  """Checks what a callback has put into a round's line; makes Python's numbers of it.
+
+  Raises:
+    UsageError: it is no finite number, has the name of another column, or another
+      column has changed.
+  """
+  for name in record_before:
+    if name not in record or record[name] is not record_before[name]:
+      raise UsageError(
+        f'A callback has changed {name!r} in round.metrics: give its own number '
+        'another name.'
+      )
+  for name in record.keys() - record_before.keys():
+    if not isinstance(name, str) or is_column_name(name):
+      raise UsageError(
+        f'A callback has put {name!r} into round.metrics, which is the name of another '
+        'column, or no text: give the number another name.'
+      )
+    number = record[name]
+    if hasattr(number, 'item') and not getattr(number, 'shape', ()):
+      number = number.item()  # of NumPy or JAX
+    is_number = type(number) in (int, float) and abs(number) <= _LARGEST_NUMBER
+    if not is_number:
+      raise UsageError(
+        f'A callback has put {name!r} into round.metrics, which must be a finite '
+        f'number, not {str(number)[:_MOST_LETTERS]!r}: leave it out where there is '
+        'none.'
+      )
+    record[name] = number
+
+
 class DirectoryHolder(Callback):
   """Ends the run, before anything is written, if another has taken its directory."""
 
@@ -109,15 +171,32 @@ class DirectoryHolder(Callback):
     self._hold.require()
 
 
-class RecordWriter(Callback):
-  """Appends each round to metrics.jsonl; a round that is not finite ends the run."""
+class RecordBeginner(Callback):
+  """Adds each round to the history; one that is not finite is written, and ends the run.
+
+  It comes before the user's callbacks, which may add numbers, `RecordWriter` after them.
+  """
 
   def __init__(self, records: Records, on_nonfinite: str):
     self._records, self._on_nonfinite = records, on_nonfinite
 
   def after_round(self, round):
-    self._records.add_metrics(round.metrics)
-    stop_if_diverged(round.metrics, round.clients, self._on_nonfinite)
+    self._records.begin_metrics(round.metrics)
+    try:
+      stop_if_diverged(round.metrics, round.clients, self._on_nonfinite)
+    except DivergedError:
+      self._records.write_metrics()
+      raise
+
+
+class RecordWriter(Callback):
+  """Writes each round's line of metrics.jsonl, with what callbacks have added."""
+
+  def __init__(self, records: Records):
+    self._records = records
+
+  def after_round(self, round):
+    self._records.write_metrics()
 
 
 class CheckpointSaver(Callback):

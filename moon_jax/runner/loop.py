@@ -20,9 +20,11 @@ from moon_jax.platform import compile_cache, devices, hosts
 from moon_jax.runner import client_store, loggers, run_directory
 from moon_jax.runner.callbacks import (
   Callback,
+  CheckedCallback,
   CheckpointSaver,
   DirectoryHolder,
   PictureDrawer,
+  RecordBeginner,
   RecordWriter,
   Run,
   callback_of,
@@ -196,8 +198,9 @@ def _open(
     # recorded after it.
     callbacks = [
       DirectoryHolder(hold),
-      RecordWriter(records, config.on_nonfinite),
-      *user_callbacks,
+      RecordBeginner(records, config.on_nonfinite),
+      *map(CheckedCallback, user_callbacks),
+      RecordWriter(records),
       CheckpointSaver(checkpoints, records, config),
       *active_loggers,
       console,

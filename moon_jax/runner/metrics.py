@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from moon_jax.building.experiment import Experiment
+from moon_jax.core import files
 from moon_jax.core.errors import UsageError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import ClientMetrics
@@ -115,6 +116,11 @@ def _require_other_names(
         f'{name!r} is another column of the records: give this number of '
         f'{flag("algorithm")} another name.'
       )
+
+
+def is_column_name(name: str) -> bool:
+  """Whether a run may write a column with this name, in this round or in another."""
+  return name.startswith(_TEST_PREFIXES) or files.is_explained_column(name)
 
 
 def _num_without_upload(plan: RoundPlan) -> int:

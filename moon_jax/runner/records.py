@@ -23,7 +23,7 @@ class Records:
   So is summary.json, because the directory then holds no finished run.
 
   Attributes:
-    rounds: the lines of metrics.jsonl so far; only `add_metrics` changes them.
+    rounds: the lines of metrics.jsonl so far, and the one that `begin_metrics` began.
     num_dropped: number of lines that were removed.
   """
 
@@ -62,14 +62,22 @@ class Records:
     files.close(self._metrics)
     files.close(self._timings)
 
-  def add_metrics(self, record: Record) -> None:
-    """Appends a line to metrics.jsonl.
+  def begin_metrics(self, record: Record) -> None:
+    """Begins a line of metrics.jsonl, to which others may add until it is written."""
+    self.rounds.append(record)
+
+  def write_metrics(self) -> None:
+    """Appends the line that was begun to metrics.jsonl.
 
     Raises:
       RunError: the disk is full.
     """
-    self.rounds.append(record)
-    _append(self._metrics, record)
+    _append(self._metrics, self.rounds[-1])
+
+  def add_metrics(self, record: Record) -> None:
+    """Appends a whole line to metrics.jsonl; see `write_metrics`."""
+    self.begin_metrics(record)
+    self.write_metrics()
 
   def add_timings(self, record: Record) -> None:
     """Appends a line to timings.jsonl.

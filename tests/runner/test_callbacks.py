@@ -10,13 +10,20 @@ import threading
 import time
 
 import jax
+import numpy as np
 import pytest
 
 import moon_jax
 from examples import early_stopping
 from moon_jax import catalog
 from moon_jax.config import cli
-from moon_jax.core.errors import DivergedError, ExitCode, NoCheckpointError, RunError
+from moon_jax.core.errors import (
+  DivergedError,
+  ExitCode,
+  NoCheckpointError,
+  RunError,
+  UsageError,
+)
 from moon_jax.runner import callbacks, loop, saved_state
 from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop, StoppedError
@@ -132,6 +139,64 @@ def test_a_stop_is_remembered_if_the_run_fails_after_it(tmp_path):
   summary = moon_jax.run(config(), tmp_path / 'run', callbacks=[watcher]).summary
   assert (summary['rounds'], summary['stopped']) == (2, 'it is enough')
   assert [call for call in watcher.calls if isinstance(call, int)] == []
+
+
+def test_a_number_of_a_callback_is_a_column_also_after_a_stop(tmp_path, three_rounds):
+  """The next callback and loggers see it; a resumed run has the bytes of a whole one."""
+  seen = []
+
+  def error_rate(round):
+    round.metrics['error_rate'] = np.float32(1) - round.metrics['test_accuracy']
+
+  def see(round):
+    seen.append(round.metrics['error_rate'])
+
+  def stop(round):
+    return round.number == 2
+
+  user_callbacks = [error_rate, see]
+  moon_jax.run(config(), tmp_path / 'run', callbacks=[*user_callbacks, stop])
+  continued = config(num_rounds=4)
+  resumed = moon_jax.run(continued, tmp_path / 'run', callbacks=user_callbacks)
+  plain = [dict(line) for line in resumed.metrics]
+  assert [line.pop('error_rate') for line in plain] == seen
+  assert plain[:3] == three_rounds[0].metrics
+  for line in resumed.metrics:
+    assert line['error_rate'] == pytest.approx(1 - line['test_accuracy'])
+  moon_jax.run(continued, tmp_path / 'whole', callbacks=user_callbacks)
+  lines = (tmp_path / 'run/metrics.jsonl').read_bytes()
+  assert lines == (tmp_path / 'whole/metrics.jsonl').read_bytes()
+
+
+@pytest.mark.parametrize(
+  ('name', 'number', 'problem'),
+  [
+    ('f1', float('nan'), "'f1' .* must be a finite number, not 'nan'"),
+    ('f1', 1e301, 'must be a finite number'),
+    ('f1', True, "must be a finite number, not 'True'"),
+    ('f1', [0.5], r"must be a finite number, not '\[0.5\]'"),
+    ('train_loss', 0.5, "has changed 'train_loss'"),
+    ('test_f1', 0.5, "'test_f1' .* is the name of another column"),
+    ('skipped_clients', 0.5, "'skipped_clients' .* is the name of another column"),
+    ('drift_std_min', 0.5, ''),
+    (1, 0.5, 'or no text'),
+  ],
+)
+def test_what_is_no_column_of_a_callback_is_one_line(
+  tmp_path, three_rounds, name, number, problem
+):
+  def add(round):
+    if round.number == 2:
+      round.metrics[name] = number
+
+  if not problem:
+    lines = moon_jax.run(config(), tmp_path / 'run', callbacks=[add]).metrics
+    assert lines[1][name] == number
+    return
+  with pytest.raises(UsageError, match=problem) as caught:
+    moon_jax.run(config(), tmp_path / 'run', callbacks=[add])
+  assert '\n' not in str(caught.value)
+  assert moon_jax.run(config(), tmp_path / 'run').metrics == three_rounds[0].metrics
 
 
 class Signals(moon_jax.Callback):

@@ -26,10 +26,10 @@ def test_packing_and_recording_go_on_where_giving_the_device_work_blocks(
   tmp_path, monkeypatch
 ):
   packed, recorded = ([threading.Event() for _ in range(NUM_ROUNDS)] for _ in range(2))
-  plan, compiling, add = (
+  plan, compiling, write = (
     planning.Planner.plan,
     programs_lib.compile_programs,
-    Records.add_metrics,
+    Records.write_metrics,
   )
 
   def watched_plan(planner, index):
@@ -37,9 +37,9 @@ def test_packing_and_recording_go_on_where_giving_the_device_work_blocks(
     packed[index].set()
     return planned
 
-  def watched_add(records, record):
-    add(records, record)
-    recorded[record['round'] - 1].set()
+  def watched_write(records):
+    write(records)
+    recorded[records.rounds[-1]['round'] - 1].set()
 
   def with_a_device_that_blocks(*arguments, **options):
     programs = compiling(*arguments, **options)
@@ -56,7 +56,7 @@ def test_packing_and_recording_go_on_where_giving_the_device_work_blocks(
     return programs._replace(run_round=run_round)
 
   monkeypatch.setattr(planning.Planner, 'plan', watched_plan)
-  monkeypatch.setattr(Records, 'add_metrics', watched_add)
+  monkeypatch.setattr(Records, 'write_metrics', watched_write)
   monkeypatch.setattr(programs_lib, 'compile_programs', with_a_device_that_blocks)
   blocked = moon_jax.run(config(), tmp_path / 'blocked')
   monkeypatch.undo()

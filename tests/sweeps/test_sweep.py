@@ -293,15 +293,15 @@ def test_an_error_that_ends_a_run_stops_no_other(tmp_path, capsys, monkeypatch):
 def test_a_request_to_stop_in_the_last_round_of_a_run_begins_no_other(
   tmp_path, monkeypatch
 ):
-  add_metrics = Records.add_metrics
+  write_metrics = Records.write_metrics
   stop = Stop()
 
-  def interrupt_in_the_last_round(records, record):
-    add_metrics(records, record)
-    if record['round'] == 2:
+  def interrupt_in_the_last_round(records):
+    write_metrics(records)
+    if records.rounds[-1]['round'] == 2:
       stop.request(signal.SIGINT)
 
-  monkeypatch.setattr(Records, 'add_metrics', interrupt_in_the_last_round)
+  monkeypatch.setattr(Records, 'write_metrics', interrupt_in_the_last_round)
   process = sweep(tmp_path, [*TINY, '--over', 'seed=0,1', '--out=.'], stop=stop)
   assert process.returncode == ExitCode.INTERRUPTED
   assert 'To go on: python -m moon_jax.sweep' in process.stderr
