@@ -10,15 +10,14 @@ from moon_jax.core.flags import flag
 from moon_jax.core.types import Dataset, Scale
 from moon_jax.data.errors import DataError, one_line
 from moon_jax.data.federated import users
-from moon_jax.data.pixels import (
+from moon_jax.data.pixels import pixel_statistics, with_channels
+from moon_jax.data.scale import (
   different_scales,
   grey_levels,
   is_on_scale,
   narrow_line,
-  pixel_statistics,
   scale_fault,
   scale_of,
-  with_channels,
 )
 
 # The names of the arrays, for messages; few data have the validation arrays.

@@ -7,7 +7,7 @@ import numpy as np
 
 from moon_jax.core.types import Dataset, Scale
 from moon_jax.data.dataset import make_dataset
-from moon_jax.data.pixels import grey_levels
+from moon_jax.data.scale import grey_levels
 
 _SCALE = Scale(low=0.0, high=16.0, dtype='float64', declared=True)
 

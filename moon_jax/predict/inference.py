@@ -28,7 +28,8 @@ from moon_jax.core.types import Outputs, PyTree, Scale
 from moon_jax.data import pickles, sources
 from moon_jax.data.device import normalise
 from moon_jax.data.errors import one_line
-from moon_jax.data.pixels import (
+from moon_jax.data.pixels import with_channels
+from moon_jax.data.scale import (
   FEW_LEVELS,
   grey_levels,
   is_on_scale,
@@ -38,7 +39,6 @@ from moon_jax.data.pixels import (
   scale_of,
   uses_few_levels,
   values_of,
-  with_channels,
   words_of,
 )
 from moon_jax.platform import client_memory, devices

@@ -13,7 +13,7 @@ from moon_jax.data import partition, sources
 from moon_jax.data.dataset import Split, arrays_dataset, split_fault
 from moon_jax.data.errors import DataError
 from moon_jax.data.federated import assembled
-from moon_jax.data.pixels import grey_levels, scale_of
+from moon_jax.data.scale import grey_levels, scale_of
 from moon_jax.predict import inference
 from tests.data.federations import datasets, save_arrays
 from tests.data.test_sources import prepare, without_tensorflow

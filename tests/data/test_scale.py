@@ -11,7 +11,7 @@ from moon_jax.core.types import Scale
 from moon_jax.data import convert
 from moon_jax.data.errors import DataError
 from moon_jax.data.federated import records
-from moon_jax.data.pixels import grey_levels, numbers_of, scale_of
+from moon_jax.data.scale import grey_levels, numbers_of, scale_of
 from moon_jax.predict import inference
 from tests.data import federations, layouts
 from tests.data.federations import flags, load, save_arrays

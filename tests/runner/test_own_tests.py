@@ -12,7 +12,7 @@ from moon_jax.building import experiment
 from moon_jax.building.data import DataOptions, load_data
 from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, host_rng
-from moon_jax.data.pixels import numbers_of
+from moon_jax.data.scale import numbers_of
 from moon_jax.runner import metrics
 from tests import reference
 from tests.data import federations

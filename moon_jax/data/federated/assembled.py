@@ -17,7 +17,7 @@ from moon_jax.core.types import Dataset, Scale
 from moon_jax.data.dataset import Split, checked_dataset, flat, split_fault
 from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import users
-from moon_jax.data.pixels import (
+from moon_jax.data.scale import (
   FLOAT_RANGE,
   grey_levels,
   narrow_line,

@@ -22,7 +22,7 @@ from moon_jax.core.types import Dataset, Scale, Stored
 from moon_jax.data.dataset import make_dataset
 from moon_jax.data.errors import DataError, one_line
 from moon_jax.data.federated import assembled
-from moon_jax.data.pixels import is_valid_scale
+from moon_jax.data.scale import is_valid_scale
 
 RECORDS, INDEX = 'train.array_record', 'index.npz'
 # Bytes of a record's check: 16 find any damage; a forger would forge the index too.
