@@ -22,6 +22,13 @@ def _pooled(x):
   return F.relu(F.max_pool2d(x, 2))
 
 
+def _norm(name, channels):
+  """The normalisation of the name 'none', 'batch' or 'group'."""
+  if name == 'batch':
+    return nn.BatchNorm2d(channels)
+  return nn.GroupNorm(2, channels) if name == 'group' else nn.Identity()
+
+
 def _pixels(side):
   """The pixels of a square image after two 5x5 convolutions, each pooled."""
   return (((side - 4) // 2 - 4) // 2) ** 2
@@ -30,9 +37,11 @@ def _pixels(side):
 class MoonCnn(nn.Module):
   """Li et al. 2021, section 4.1; without the head NIID-Bench's CNN."""
 
-  def __init__(self, side=32, channels=3, classes=10, *, head=True):
+  def __init__(self, side=32, channels=3, classes=10, *, head=True, norm='none'):
     super().__init__()
-    self.conv1, self.conv2 = nn.Conv2d(channels, 6, 5), nn.Conv2d(6, 16, 5)
+    self.conv1 = nn.Conv2d(channels, 6, 5, bias=norm == 'none')
+    self.conv2 = nn.Conv2d(6, 16, 5, bias=norm == 'none')
+    self.norm1, self.norm2 = _norm(norm, 6), _norm(norm, 16)
     self.fc1, self.fc2 = nn.Linear(16 * _pixels(side), 120), nn.Linear(120, 84)
     self.head = head
     if head:
@@ -40,7 +49,8 @@ class MoonCnn(nn.Module):
     self.classifier = nn.Linear(256 if head else 84, classes)
 
   def forward(self, images):
-    x = _flatten(_pooled(self.conv2(_pooled(self.conv1(images)))))
+    x = _pooled(self.norm1(self.conv1(images)))
+    x = _flatten(_pooled(self.norm2(self.conv2(x))))
     z = F.relu(self.fc2(F.relu(self.fc1(x))))
     if self.head:
       z = self.head_output(F.relu(self.head_hidden(z)))
@@ -50,13 +60,16 @@ class MoonCnn(nn.Module):
 class DcoCnn(nn.Module):
   """DCO-MOON's network."""
 
-  def __init__(self, side=32, channels=3, classes=10):
+  def __init__(self, side=32, channels=3, classes=10, *, norm='none'):
     super().__init__()
-    self.conv1, self.conv2 = nn.Conv2d(channels, 32, 5), nn.Conv2d(32, 64, 5)
+    self.conv1 = nn.Conv2d(channels, 32, 5, bias=norm == 'none')
+    self.conv2 = nn.Conv2d(32, 64, 5, bias=norm == 'none')
+    self.norm1, self.norm2 = _norm(norm, 32), _norm(norm, 64)
     self.fc1, self.fc2 = nn.Linear(64 * _pixels(side), 512), nn.Linear(512, classes)
 
   def forward(self, images):
-    x = _flatten(_pooled(self.conv2(_pooled(self.conv1(images)))))
+    x = _pooled(self.norm1(self.conv1(images)))
+    x = _flatten(_pooled(self.norm2(self.conv2(x))))
     logits = self.fc2(F.relu(self.fc1(x)))
     return logits, logits
 

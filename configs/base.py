@@ -267,6 +267,10 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 layer; at least 1
   --config.moon_cnn.representation=256          number of outputs of the projection
                                                 head; at least 1
+  --config.moon_cnn.norm=none                   normalisation after each convolution;
+                                                one of none, batch, group
+  --config.dco_cnn.norm=none                    normalisation after each convolution;
+                                                one of none, batch, group
   --config.cnn_transformer.layers=6             number of layers of the encoder; in [1,
                                                 100]
   --config.cnn_transformer.heads=8              number of attention heads in every

@@ -25,6 +25,7 @@ def fedbn(*, network_layers: Layers) -> base.Algorithm:
       'algorithm',
       'fedbn',
       'keeps batch normalisation with the clients, and the network has none: choose '
-      f'another {flag("model")}, or {flag("algorithm", "fedavg")}.',
+      f'another {flag("model")}, for example {flag("model", "moon_cnn")} with '
+      f'{flag("moon_cnn.norm", "batch")}, or {flag("algorithm", "fedavg")}.',
     )
   return with_private(network_layers.batch_norm)

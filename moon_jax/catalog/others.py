@@ -10,7 +10,7 @@ Traits that rules and reports ask about:
   arrays         data source of arrays on any scale, which takes `data.range`
   pickled        data source that takes `data.trust_pickles`
   dealt          partition that deals the examples to `num_clients`
-  normalized     model with batch normalisation
+  normalized     model with batch normalisation, or with a `norm` that may be it
   convolutional  model whose `make` takes `convolution`, the form of its convolutions
   beta           partition that takes `partition.beta`
   attacking      attack by the fraction `attack.fraction` of the clients
@@ -74,6 +74,13 @@ _CNN_KNOBS = {
   ),
 }
 _NORMS = one_of('batch', 'group')
+_NORM_KNOBS = {
+  'norm': word(
+    'none',
+    'normalisation after each convolution',
+    one_of('none', 'batch', 'group'),
+  )
+}
 _RESNET_KNOBS = _CNN_KNOBS | {
   'norm': word('batch', 'normalisation; group: in 2 groups of channels', _NORMS),
   'head_width': knob(
@@ -90,9 +97,13 @@ _RESNET_KNOBS = _CNN_KNOBS | {
 # --- checks ---------------------------------------------------------------------------
 
 
-# Group normalisation has no running statistics to keep.
-_GROUP_NORM_RULE = Rule('batch_norm', exactly('averaged'), 'resnet.norm', 'group')
-_check_resnet = check_of([_GROUP_NORM_RULE])
+def _check_statistics(group: str) -> Callable:
+  """Complains if clients keep running statistics that the group's `norm` has not."""
+  averaged = exactly('averaged')
+  return check_of(
+    [Rule('batch_norm', averaged, f'{group}.norm', norm) for norm in ('none', 'group')]
+  )
+
 
 # Attackers replace the model that they send.
 _SENDING_MODELS = Bound(
@@ -155,9 +166,10 @@ def _moon_cnn(name: str) -> Part:
     'model',
     name,
     'models.cnn:MoonCnn',
-    {'convolutional'},
-    knobs=_CNN_KNOBS,
+    {'convolutional', 'normalized'},
+    knobs=_CNN_KNOBS | _NORM_KNOBS,
     group='moon_cnn',
+    check=_check_statistics('moon_cnn'),
   )
 
 
@@ -169,7 +181,7 @@ def _resnet(depth: int) -> Part:
     {'convolutional', 'normalized'},
     knobs=_RESNET_KNOBS,
     group='resnet',
-    check=_check_resnet,
+    check=_check_statistics('resnet'),
   )
 
 
@@ -183,7 +195,14 @@ OTHERS = (
   _part('model', 'mlp', 'models.mlp:Mlp', knobs=_MLP_KNOBS),
   _moon_cnn('moon_cnn'),
   _moon_cnn('tutorial_cnn'),  # explained in cnn.py
-  _part('model', 'dco_cnn', 'models.cnn:DcoCnn', {'convolutional'}),
+  _part(
+    'model',
+    'dco_cnn',
+    'models.cnn:DcoCnn',
+    {'convolutional', 'normalized'},
+    knobs=_NORM_KNOBS,
+    check=_check_statistics('dco_cnn'),
+  ),
   _part(
     'model',
     'cnn_transformer',

@@ -15,10 +15,13 @@ class _Cnn(nn.Module):
   Attributes:
     num_classes: Y.
     convolution: a name for `convolution.choose`.
+    norm: normalisation after each convolution: 'none', 'batch', or 'group', which
+      normalises each example by itself.
   """
 
   num_classes: int
   convolution: str
+  norm: str = 'none'
 
 
 class MoonCnn(_Cnn):
@@ -45,8 +48,15 @@ class MoonCnn(_Cnn):
 
   @nn.compact
   def __call__(self, images, mask=None):
-    """[B, H, W, C] float32 -> Outputs; the same in training."""
-    x = layers.pooled_convolutions(images, (6, 16), self.convolution)
+    """Maps images to Outputs.
+
+    Args:
+      images: [B, H, W, C] float32.
+      mask: [B] 1.0 for a real example in training; None in evaluation.
+    """
+    x = layers.pooled_convolutions(
+      images, (6, 16), self.convolution, norm=self.norm, mask=mask
+    )
     x = nn.relu(layers.dense(x, 120, 'fc1'))
     x = nn.relu(layers.dense(x, 84, 'fc2'))
     head_width = self.head_width if self.head == 'mlp' else 0
@@ -62,8 +72,10 @@ class DcoCnn(_Cnn):
 
   @nn.compact
   def __call__(self, images, mask=None):
-    """[B, H, W, C] float32 -> Outputs, D = Y; the same in training."""
-    x = layers.pooled_convolutions(images, (32, 64), self.convolution)
+    """[B, H, W, C] float32 -> Outputs, D = Y; the mask as in `MoonCnn`."""
+    x = layers.pooled_convolutions(
+      images, (32, 64), self.convolution, norm=self.norm, mask=mask
+    )
     x = nn.relu(layers.dense(x, 512, 'fc1'))
     logits = layers.dense(x, self.num_classes, 'fc2')
     return Outputs(representation=logits, logits=logits, features=x)

@@ -10,7 +10,12 @@ import jax.numpy as jnp
 
 from moon_jax.core.types import Outputs
 from moon_jax.models import convolution, initializers, products
+from moon_jax.models.convolution import pooling
 from moon_jax.models.convolution.direct import summed, summed_over_rows, widened
+
+# Groups of channels of group normalisation, as in FedDyn's ResNet-18 (Acar et al. 2021,
+# arXiv:2111.04263).
+GROUPS = 2
 
 _ZEROS, _ONES = initializers.constant(0), initializers.constant(1)
 
@@ -269,21 +274,40 @@ def _move(running, batch_statistic, *, enough):
 
 
 def pooled_convolutions(
-  images: jax.Array, features: Sequence[int], form: str
+  images: jax.Array,
+  features: Sequence[int],
+  form: str,
+  *,
+  norm: str = 'none',
+  mask: jax.Array | None = None,
 ) -> jax.Array:
   """[B, H, W, C] -> [B, inputs of a dense layer]; call inside `nn.compact`.
 
-  5x5 convolutions conv1, conv2, ..., each followed by 2x2 max-pooling and ReLU.
+  5x5 convolutions conv1, conv2, ..., each followed by 2x2 max-pooling and ReLU. With a
+  normalisation, norm1, norm2, ..., which comes before the pooling, they have no bias.
 
   Args:
     images: [B, H, W, C].
     features: output channels of each convolution.
     form: a name for `convolution.choose`.
+    norm: 'none'; 'batch', see `BatchNorm`; or 'group', see `GroupNorm`.
+    mask: [B] 1.0 for a real example in training; None in evaluation.
   """
+  if norm != 'none' and form == 'auto_on_cpu':
+    form = 'auto'  # the kernels of 'fused' pool what they convolve
   form = convolution.choose(form, size=5, features=features[0])
   x = form.arranged(images)
   for index, channels in enumerate(features):
-    x = Conv(channels, 5, form, pooled=True, name=f'conv{index + 1}')(x)
+    number = index + 1
+    if norm == 'none':
+      x = Conv(channels, 5, form, pooled=True, name=f'conv{number}')(x)
+      continue
+    x = Conv(channels, 5, form, use_bias=False, name=f'conv{number}')(x)
+    if norm == 'batch':
+      x = BatchNorm(form.channels, name=f'norm{number}')(x, mask)
+    else:
+      x = GroupNorm(form.channels, GROUPS, name=f'norm{number}')(x)
+    x = nn.relu(pooling.max_pool(x))
   return form.arranged(x).reshape(images.shape[0], -1)
 
 

@@ -22,9 +22,6 @@ import flax.linen as nn
 
 from moon_jax.models import convolution, initializers, layers
 
-# As in FedDyn's ResNet-18 (Acar et al. 2021, arXiv:2111.04263).
-GROUPS = 2
-
 
 class _ConvNorm(nn.Module):
   """A convolution that keeps the size at stride 1, then a normalisation."""
@@ -50,7 +47,7 @@ class _ConvNorm(nn.Module):
     )
     x = conv(x)
     if self.norm == 'group':
-      return layers.GroupNorm(self.form.channels, GROUPS, name='norm')(x)
+      return layers.GroupNorm(self.form.channels, layers.GROUPS, name='norm')(x)
     return layers.BatchNorm(self.form.channels, name='norm')(x, mask)
 
 

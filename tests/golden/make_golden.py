@@ -69,6 +69,8 @@ CASES = {
     ),
     (3, 16, 16, 3),
   ),
+  'moon_cnn_batch': (lambda: networks.MoonCnn(norm='batch'), (3, 32, 32, 3)),
+  'dco_cnn_group': (lambda: networks.DcoCnn(16, 1, norm='group'), (3, 16, 16, 1)),
   'mobilenet_v2': (lambda: networks.MobileNetV2(STAGES), (3, 8, 8, 3)),
 }
 

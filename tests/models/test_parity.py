@@ -44,6 +44,8 @@ CASES = {
     network(resnet.ResNet, blocks=(2, 1), bottleneck=True, norm='group', head='none'),
     (3, 16, 16, 3),
   ),
+  'moon_cnn_batch': (network(MoonCnn, norm='batch'), (3, 32, 32, 3)),
+  'dco_cnn_group': (network(DcoCnn, norm='group'), (3, 16, 16, 1)),
   'mobilenet_v2': (network(mobilenet.MobileNetV2, stages=STAGES), (3, 8, 8, 3)),
 }
 
