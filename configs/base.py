@@ -114,6 +114,8 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.optimizer.nesterov=False             whether sgd's momentum is Nesterov's
   --config.optimizer.weight_decay=1e-05         weight decay; decoupled with adamw; at
                                                 least 0
+  --config.optimizer.clip_norm=0.0              largest norm of a client's gradient in a
+                                                step; 0: no limit; at least 0
   --config.optimizer.schedule=constant          schedule of the learning rate over
                                                 rounds; one of constant, cosine,
                                                 exponential, step

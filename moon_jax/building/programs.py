@@ -24,7 +24,13 @@ from moon_jax.data.augment import augmenter
 from moon_jax.data.device import DeviceSplit, TrainSplit
 from moon_jax.planning.plan import DevicePlan
 from moon_jax.platform import devices
-from moon_jax.round import client_training, communication_round, evaluation, lanes
+from moon_jax.round import (
+  client_training,
+  communication_round,
+  evaluation,
+  lanes,
+  optimizers,
+)
 from moon_jax.round.second_training import make_second_training
 
 
@@ -221,6 +227,8 @@ def local_training(experiment: Experiment) -> client_training.LocalTraining:
   make_optimizer = functools.partial(
     part.build, optax.GradientTransformation, **options.built_in
   )
+  if config.optimizer.clip_norm:
+    make_optimizer = optimizers.with_clipping(make_optimizer)
   return client_training.LocalTraining(
     algorithm=experiment.algorithm,
     network=experiment.network,

@@ -30,7 +30,8 @@ class TracedOptions:
 
   Attributes:
     seed: the run's seed.
-    optimizer: numbers of the local optimizer, without the learning rate.
+    optimizer: numbers of the local optimizer, without the learning rate; 'clip_norm'
+      only if gradients are clipped.
     learning_rate: the learning rate of each round.
   """
 
@@ -38,6 +39,8 @@ class TracedOptions:
     options = split(catalog.options('optimizer', flatten(config)))
     self.seed = config.seed
     self.optimizer = {'weight_decay': config.optimizer.weight_decay, **options.traced}
+    if config.optimizer.clip_norm:
+      self.optimizer['clip_norm'] = config.optimizer.clip_norm
     self.learning_rate = LearningRate(config)
 
   def scalars(self, algorithm: Algorithm, round_index: int) -> Scalars:

@@ -278,6 +278,9 @@ KNOBS = {
   'optimizer.weight_decay': number(
     1e-5, 'weight decay; decoupled with adamw', _NOT_NEGATIVE
   ),
+  'optimizer.clip_norm': number(
+    0.0, "largest norm of a client's gradient in a step; 0: no limit", _NOT_NEGATIVE
+  ),
   'optimizer.schedule': word('constant', 'schedule of the learning rate over rounds'),
   'optimizer.decay': number(
     0.1,

@@ -4,6 +4,8 @@ A local optimizer is reset every round. Its scalars arrive traced, inside the co
 step, so a change compiles nothing.
 """
 
+from collections.abc import Callable
+
 import jax
 import optax
 
@@ -46,3 +48,20 @@ def adamw(
   decoupled and acts on all parameters, as in torch.optim.AdamW.
   """
   return optax.adamw(learning_rate, weight_decay=weight_decay)
+
+
+def with_clipping(make_optimizer: Callable) -> Callable:
+  """The function with one more number, `clip_norm`; without it nothing is clipped.
+
+  The optimizer then gets g min(1, clip_norm / ||g||), with the norm over all parameters
+  (Pascanu et al. 2013, algorithm 1, arXiv:1211.5063). g is what the algorithm hands to
+  the optimizer in a step of one client, without weight decay.
+  """
+
+  def make_clipped(*, clip_norm=None, **numbers):
+    optimizer = make_optimizer(**numbers)
+    if clip_norm is None:
+      return optimizer
+    return optax.chain(optax.clip_by_global_norm(clip_norm), optimizer)
+
+  return make_clipped

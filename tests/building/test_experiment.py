@@ -342,6 +342,33 @@ def test_the_local_optimizer_is_the_configured_one():
   assert programs.local_training(nesterov).make_optimizer.keywords['nesterov']
 
 
+def test_gradients_are_clipped_if_asked():
+  def drift(clip_norm):
+    built = build(
+      'algorithm=scaffold optimizer.momentum=0 optimizer.weight_decay=0 local_epochs=1 '
+      f'optimizer.learning_rate=0.5 optimizer.clip_norm={clip_norm}'
+    )
+    inputs = first_inputs(built)
+    compiled = lower_round(built).compile()
+    state, metrics = compiled(
+      experiment.initial_state(built), *inputs, built.data.train
+    )
+    steps = built.planner.training.real_steps(built.planner.cohort(0))
+    drifts = np.asarray(metrics.drift)
+    return drifts, steps, state.server.variables, inputs.scalars.optimizer
+
+  drifts, steps, clipped, numbers = drift(0.01)
+  assert numbers['clip_norm'] == np.float32(0.01)
+  # No client moves further than its steps of length 0.5 * 0.01; most reach it.
+  assert (drifts <= 0.5 * 0.01 * steps * (1 + 1e-5)).all()
+  assert np.median(drifts / steps) > 0.9 * 0.5 * 0.01
+  *_, plain, numbers = drift(0.0)
+  assert 'clip_norm' not in numbers
+  *_, unlimited, _ = drift(1e9)
+  assert world.largest_difference(plain, unlimited) < 1e-6
+  assert world.largest_difference(plain, clipped) > 1e-3
+
+
 def test_the_default_server_is_the_plain_average():
   assert build('algorithm=fedavg').algorithm == world.algorithm_of('fedavg')
   built = build(
