@@ -1,9 +1,11 @@
-"""Writes the weights that a run learned to a file that other programs read.
+"""Writes the model that a run learned to a file that other programs read.
 
   python -m moon_jax.export RUN --output=FILE [--client=N] [--config=FILE]
 
   RUN             the run directory
-  --output=FILE   ends in .safetensors or .npz; docs/weights.md lists its content
+  --output=FILE   ends in .safetensors or .npz: weights, which moon_jax reads too; in
+                  .py: the network in PyTorch, with its weights in a file beside it;
+                  or in .onnx, which needs the package onnx; see docs/weights.md
   --client=N      the client, from 0, if each client has a model of its own
   --config=FILE   a config file to run first: it registers parts that the run uses
 
@@ -27,7 +29,7 @@ from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core.errors import UsageError, print_or_help
 from moon_jax.core.flags import option
-from moon_jax.core.outputs import WEIGHT_SUFFIXES, require_output
+from moon_jax.core.outputs import MODEL_SUFFIXES, require_output
 from moon_jax.core.paths import expand
 from moon_jax.runner import layout
 
@@ -58,20 +60,23 @@ def export(argv: Sequence[str]) -> str:
     RunError: it has the message for the user and the exit code.
   """
   run, values = parse(argv)
-  target = require_output('output', values.output, WEIGHT_SUFFIXES)
+  target = require_output('output', values.output, MODEL_SUFFIXES)
   layout.require_run_or_weights(expand(run))
   if values.config is not None:
     config_lib.load(values.config)
   # Imported here: a mistyped flag is answered before JAX is loaded.
   from moon_jax.core import tree
-  from moon_jax.predict import inference
+  from moon_jax.predict import exported, inference
 
   trained = inference.load(run, client=values.client)
   trained.save(target)
   num_weights = tree.num_parameters(trained.variables)
   model = 'the global model' if trained.client is None else f'client {trained.client}'
+  written = str(target)
+  if target.suffix == '.py':
+    written += f' and {exported.weights_beside(target).name}'
   line = (
-    f'{target}: {num_weights:,} weights of {model} after round {trained.round} of '
+    f'{written}: {num_weights:,} weights of {model} after round {trained.round} of '
     f'{pathlib.Path(run)}'
   )
   if 'test_accuracy' in trained.about:

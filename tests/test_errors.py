@@ -130,7 +130,7 @@ LONG = 'long' * 75
 # of a run is read. `runs/a` is a run, which has registered no part.
 EARLY = f"""
 export runs/a --output={LONG}.npz -> File name too long
-export runs/a --output=a.txt -> must end in .safetensors or .npz
+export runs/a --output=a.txt -> must end in .safetensors, .npz, .py or .onnx
 export runs/a --output=none/a.npz -> no folder 'none'
 export none --output=a.npz -> 'none' is not a run directory
 export {LONG} --output=a.npz -> is not a run directory

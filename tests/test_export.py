@@ -1,15 +1,19 @@
-"""A file of weights is the model that was trained, here and in PyTorch and NumPy."""
+"""A file of a model is the model that was trained, here and in other programs."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import moon_jax
 from examples import numpy_model
-from moon_jax import export
-from moon_jax.core import weights
+from moon_jax import catalog, export
+from moon_jax.core import imports, weights
 from moon_jax.core.errors import ExitCode, NoCheckpointError, UsageError
 from tests.processes import launched
 from tests.refusals import refused
@@ -151,7 +155,10 @@ def test_from_the_shell(two_rounds, trained, tmp_path, capsys):
     ('run', 'must be RUN --output=FILE'),
     ('--output=x.npz', 'must be RUN --output=FILE'),
     ('run run --output=x.npz', 'must be RUN --output=FILE'),
-    ('run --output=x.pt', "--output='x.pt' must end in .safetensors or .npz"),
+    (
+      'run --output=x.pt',
+      "--output='x.pt' must end in .safetensors, .npz, .py or .onnx",
+    ),
     ('run --output=no/x.npz', "there is no folder 'no'"),
     ('none --output=x.npz', "'none' is not a run directory"),
     ('run --output=x.npz --client=1', 'client=1 must be left out'),
@@ -168,40 +175,115 @@ def test_bad_command_lines(words, message, two_rounds, tmp_path, capsys, monkeyp
   assert [path.name for path in tmp_path.iterdir()] == ['run']
 
 
-# --- in PyTorch -----------------------------------------------------------------------
+# --- in PyTorch and ONNX Runtime ------------------------------------------------------
+
+IMAGES = np.arange(640).reshape(10, 8, 8, 1) % 17
 
 
-def test_the_same_logits_in_pytorch(tmp_path):
+def logits_of_onnx(path, images):
+  """The logits of an .onnx file for images [M, H, W, C]."""
+  runtime = pytest.importorskip('onnxruntime', reason='no onnxruntime')
+  session = runtime.InferenceSession(path, providers=['CPUExecutionProvider'])
+  in_channels_first = images.transpose(0, 3, 1, 2).astype(np.float32)
+  (logits,) = session.run(['logits'], {'images': in_channels_first})
+  return logits
+
+
+def logits_of_torch(path, images):
+  """The logits of a Python file for images [M, H, W, C], in a process of its own."""
   pytest.importorskip('torch', reason='no torch')
-  from examples import pytorch_model
+  np.save(path.with_name('images.npy'), images.transpose(0, 3, 1, 2))
+  code = (
+    f'import sys, numpy, torch, {path.stem}\n'
+    f'network = {path.stem}.load()\n'
+    "images = torch.from_numpy(numpy.load('images.npy'))\n"
+    "numpy.save('logits.npy', network(images).detach().numpy())\n"
+    "assert not any(name.startswith(('moon_jax', 'jax')) for name in sys.modules)"
+  )
+  # Isolated from this project: the file needs nothing of it.
+  words = [sys.executable, '-c', f'import sys; sys.path = ["."] + sys.path\n{code}']
+  subprocess.run(
+    words, cwd=path.parent, check=True, env=os.environ | {'PYTHONPATH': ''}
+  )
+  return np.load(path.with_name('logits.npy'))
 
-  rng = np.random.default_rng(0)
-  images = rng.integers(0, 256, (60, 28, 28, 1), np.uint8)
-  labels = np.arange(60, dtype=np.int32) % 10
-  np.savez(
-    tmp_path / 'my.npz', train_x=images, train_y=labels, test_x=images, test_y=labels
+
+def check_in_other_programs(model, folder):
+  expected = model.predict(IMAGES).logits
+  assert np.ptp(expected) > 0.1
+  model.save(folder / 'model.onnx')
+  logits = logits_of_onnx(folder / 'model.onnx', IMAGES)
+  np.testing.assert_allclose(logits, expected, atol=1e-5)
+  model.save(folder / 'model.py')
+  assert (folder / 'model_weights.safetensors').exists()
+  compile((folder / 'model.py').read_text(), 'model.py', 'exec')
+  logits = logits_of_torch(folder / 'model.py', IMAGES)
+  np.testing.assert_allclose(logits, expected, atol=1e-5)
+
+
+def test_the_same_logits_in_other_programs(trained, tmp_path):
+  check_in_other_programs(trained, tmp_path)
+
+
+@pytest.mark.usefixtures('quick_runs')
+@pytest.mark.parametrize('algorithm', ['fedper', 'ditto'])
+def test_the_models_of_clients_in_other_programs(algorithm, tmp_path):
+  words = [*FEDAVG[:-1], f'--config.algorithm={algorithm}', '--workdir=run']
+  words += ['--config.data.local_test=0.25'] if algorithm == 'ditto' else []
+  assert launched(tmp_path, words).returncode == 0
+  model = moon_jax.load(tmp_path / 'run', client=3)
+  other = moon_jax.load(tmp_path / 'run', client=2)
+  assert np.any(model.predict(IMAGES).logits != other.predict(IMAGES).logits)
+  check_in_other_programs(model, tmp_path)
+  assert 'client 3 in 2 rounds' in (tmp_path / 'model.py').read_text()
+
+
+def test_a_file_for_pytorch_from_the_shell(two_rounds, tmp_path, capsys):
+  target = tmp_path / 'model.py'
+  assert export.main([str(two_rounds), f'--output={target}']) == ExitCode.DONE
+  line = capsys.readouterr().out
+  assert line.startswith(f'{target} and model_weights.safetensors: ')
+  assert sorted(path.name for path in tmp_path.iterdir()) == [
+    'model.py',
+    'model_weights.safetensors',
+  ]
+
+
+def test_a_picture_is_read_as_in_training(two_rounds, tmp_path):
+  """The file's own reader of pictures, on the scale of the digits, 0 to 16."""
+  model = moon_jax.load(two_rounds)
+  model.save(tmp_path / 'model.py')
+  levels = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
+  Image.fromarray(levels).save(tmp_path / 'picture.png')
+  expected = model.predict(levels[None] * (16 / 255)).logits[0]
+  pytest.importorskip('torch', reason='no torch')
+  words = [sys.executable, 'model.py', 'picture.png']
+  process = subprocess.run(
+    words, cwd=tmp_path, check=True, capture_output=True, text=True
   )
-  run = launched(
-    tmp_path,
-    [
-      '--workdir=run',
-      '--config.data.source=npz',
-      '--config.data.path=my.npz',
-      '--config.model=moon_cnn',
-      '--config.optimizer.learning_rate=0.1',
-      '--config.num_clients=2',
-      '--config.partition.name=iid',
-      '--config.num_rounds=1',
-      '--config.local_epochs=1',
-    ],
+  probabilities = np.exp(expected) / np.exp(expected).sum()
+  label = int(expected.argmax())
+  assert process.stdout == (
+    f'picture.png: {label}, probability {probabilities[label]:.4f}\n'
   )
-  assert run.returncode == 0
-  trained = moon_jax.load(tmp_path / 'run')
-  trained.save(tmp_path / 'x.npz')
-  torch_logits = pytorch_model.logits(pytorch_model.load(tmp_path / 'x.npz'), images)
-  logits = trained.predict(images).logits
-  assert np.ptp(logits) > 0.1
-  np.testing.assert_allclose(torch_logits, logits, atol=1e-5)
+
+
+def test_a_network_of_a_users_own_is_refused(trained, tmp_path, monkeypatch):
+  part = catalog.part('model', 'mlp')
+  own = part._replace(registered={'name': 'mlp', 'digest': '0'})
+  monkeypatch.setattr(catalog, 'part', lambda kind, name: own)
+  for name in ('x.py', 'x.onnx'):
+    with refused(UsageError, r'is a network of your own, .* ends in \.safetensors'):
+      trained.save(tmp_path / name)
+  assert not list(tmp_path.iterdir())
+
+
+def test_without_onnx_is_one_line(trained, tmp_path):
+  with imports.without('onnx'), pytest.MonkeyPatch.context() as patch:
+    for name in [name for name in sys.modules if name.partition('.')[0] == 'onnx']:
+      patch.delitem(sys.modules, name)
+    with refused(UsageError, r"pip install 'moon_jax\[onnx\]'"):
+      trained.save(tmp_path / 'x.onnx')
 
 
 # --- in Flower ------------------------------------------------------------------------

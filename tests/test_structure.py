@@ -27,6 +27,7 @@ LAYERS = (
   ('config',),
   ('algorithms',),
   ('models',),
+  ('exchange',),
   ('data',),
   ('planning',),
   ('round',),

@@ -10,6 +10,8 @@ from moon_jax.core.flags import option
 from moon_jax.core.paths import expand
 
 WEIGHT_SUFFIXES = ('.safetensors', '.npz')
+# What a trained model is written as: also for PyTorch, and for ONNX.
+MODEL_SUFFIXES = (*WEIGHT_SUFFIXES, '.py', '.onnx')
 
 
 def require_output(
@@ -30,7 +32,7 @@ def require_output(
   path = expand(word)
   given = option(option_name, word)
   if path.suffix not in suffixes:
-    raise UsageError(f'{given} must end in {" or ".join(suffixes)}.')
+    raise UsageError(f'{given} must end in {any_of(suffixes)}.')
   if not os.path.isdir(path.parent):  # Path.is_dir raises if a name is too long
     raise UsageError(f'{given}: there is no folder {str(path.parent)!r}.')
   files.require_writable(path.parent, option_name)
@@ -38,6 +40,15 @@ def require_output(
   if path.is_dir():
     raise UsageError(f'{given} is a folder.')
   return path
+
+
+def any_of(words: Sequence[str]) -> str:
+  """The words as a choice.
+
+  >>> any_of(('.npz', '.py', '.onnx'))
+  '.npz, .py or .onnx'
+  """
+  return ' or '.join(filter(None, (', '.join(words[:-1]), words[-1])))
 
 
 def require_short_name(option_name: str, word: str) -> None:

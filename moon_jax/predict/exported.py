@@ -1,14 +1,18 @@
-"""A trained model as a file of weights, with the data needed to use it again."""
+"""A trained model as a file: weights and how to use them, or a network with them."""
 
 import json
 import pathlib
 
 import numpy as np
 
-from moon_jax import __version__
+from moon_jax import __version__, catalog
+from moon_jax.building.network import NetworkOptions
+from moon_jax.config import Config
 from moon_jax.core import files, weights
 from moon_jax.core.errors import UsageError
-from moon_jax.core.types import PyTree
+from moon_jax.core.flags import flag
+from moon_jax.core.types import PyTree, Scale
+from moon_jax.exchange import networks, onnx_graph, pytorch
 from moon_jax.runner.run_directory import METRICS, Record
 
 _FIELDS = ('config', 'registered', 'images', 'data_digest')  # of config.json
@@ -49,6 +53,69 @@ def write(path: pathlib.Path, variables: PyTree, metadata: Record) -> None:
   """Writes the file; each text about the model is JSON."""
   texts = {name: json.dumps(content) for name, content in metadata.items()}
   weights.write(path, weights.flat(variables), texts)
+
+
+def write_network(
+  path: pathlib.Path,
+  variables: PyTree,
+  metadata: Record,
+  config: Config,
+  scale: Scale | None,
+) -> None:
+  """Writes the network for PyTorch or ONNX.
+
+  Args:
+    path: ends in .py, for PyTorch; the weights are then written to `weights_beside` it.
+      Or it ends in .onnx.
+    variables: variables of the network.
+    metadata: see `describe`.
+    config: the configuration of the run.
+    scale: the numbers of black and white; None, of an older run: grey levels.
+
+  Raises:
+    UsageError: the network is not of the catalog, or a package is missing.
+    RunError: a file cannot be written.
+  """
+  options = NetworkOptions(config)
+  if catalog.part('model', options.model).registered:
+    raise UsageError(
+      f'{str(path)!r} cannot be written: {flag("model", options.model)} is a network '
+      'of your own, whose layers only your code knows. A file that ends in '
+      '.safetensors or .npz takes its weights.'
+    )
+  network = networks.describe(options.model, options.model_options, variables)
+  facts = _facts(metadata, config, scale or Scale())
+  if path.suffix == '.onnx':
+    content = onnx_graph.model_bytes(network, facts)
+  else:
+    weights_file = weights_beside(path)
+    weights.write(weights_file, pytorch.state_dict(network), {})
+    content = pytorch.python_file(network, facts, weights_file.name).encode()
+  with files.replacing(path) as file:
+    file.write(content)
+
+
+def weights_beside(python_file: pathlib.Path) -> pathlib.Path:
+  """The file of the weights that a Python file of a network loads."""
+  return python_file.with_name(f'{python_file.stem}_weights.safetensors')
+
+
+def _facts(metadata: Record, config: Config, scale: Scale) -> pytorch.Facts:
+  images = metadata['images']
+  whose = f' for client {metadata["client"]}' if 'client' in metadata else ''
+  return pytorch.Facts(
+    model=config.model,
+    origin=(
+      f'moon_jax {__version__} wrote it. {config.algorithm} trained the weights'
+      f'{whose} in {metadata["round"]} rounds.'
+    ),
+    shape=tuple(images['shape']),
+    mean=tuple(images['mean']),
+    std=tuple(images['std']),
+    scale=scale,
+    side=config.data.image_size,
+    class_names=tuple(images.get('class_names', ())),
+  )
 
 
 def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], Record]:

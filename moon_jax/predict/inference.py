@@ -23,6 +23,7 @@ from moon_jax.building.data import (
 from moon_jax.building.network import NetworkOptions, make_network, with_initial_weights
 from moon_jax.core import files, weights
 from moon_jax.core.errors import NoCheckpointError, UsageError
+from moon_jax.core.outputs import MODEL_SUFFIXES, WEIGHT_SUFFIXES, any_of
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Outputs, PyTree, Scale
 from moon_jax.data import pickles, sources
@@ -195,17 +196,26 @@ class Trained:
     return images, data.test_labels
 
   def save(self, path: str | pathlib.Path) -> None:
-    """Writes the model to a file that `load` and other programs read.
+    """Writes the model to a file that other programs read.
 
     Args:
-      path: ends in .safetensors or .npz. The arrays have the paths of `variables`, such
-        as params/conv1/kernel; docs/weights.md has their layouts.
+      path: ends in .safetensors or .npz, which `load` reads too: the arrays have the
+        paths of `variables`, such as params/conv1/kernel. Or it ends in .py: a file
+        with the network in PyTorch, for weights in NAME_weights.safetensors beside it.
+        Or in .onnx. docs/weights.md describes all.
 
     Raises:
-      UsageError: the path ends in anything else.
+      UsageError: the path ends in anything else, or the network is not of the catalog
+        and therefore unknown to PyTorch and ONNX.
       RunError: it cannot be written.
     """
-    exported.write(expand(path), self.variables, self.about)
+    path = expand(path)
+    if path.suffix not in MODEL_SUFFIXES:
+      raise UsageError(f'{str(path)!r} must end in {any_of(MODEL_SUFFIXES)}.')
+    if path.suffix in WEIGHT_SUFFIXES:
+      exported.write(path, self.variables, self.about)
+    else:
+      exported.write_network(path, self.variables, self.about, self.config, self.scale)
 
   def _warn_if_dark(self, images: np.ndarray) -> None:
     """Warns of images that use few of the grey levels that the model was trained on."""

@@ -1,0 +1,1 @@
+"""Models of other programs: PyTorch and ONNX files, and torchvision's weights."""

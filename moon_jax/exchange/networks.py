@@ -1,0 +1,181 @@
+"""The steps of each network of the catalog.
+
+A new network needs its steps in `STEPS`, and its files for PyTorch and ONNX follow. The
+order is that of the network's `__call__` in `moon_jax/models/`, in evaluation mode.
+"""
+
+from collections.abc import Callable, Mapping
+
+from moon_jax.core.types import PyTree
+from moon_jax.exchange.description import Description
+from moon_jax.models import mobilenet
+from moon_jax.models.layers import GROUPS
+
+
+def describe(
+  model: str, options: Mapping[str, int | float | str], variables: PyTree
+) -> Description:
+  """The steps of a network of the catalog.
+
+  Args:
+    model: its name, a key of STEPS.
+    options: its knobs.
+    variables: its weights.
+  """
+  network = Description(variables)
+  STEPS[model](network, options)
+  return network
+
+
+def _mlp(network, options):
+  network.flatten()
+  _dense_relu(network, 'encoder')
+  _head_and_classifier(network)
+
+
+def _moon_cnn(network, options):
+  _pooled_convolutions(network, options['norm'])
+  _dense_relu(network, 'fc1')
+  _dense_relu(network, 'fc2')
+  _head_and_classifier(network)
+
+
+def _dco_cnn(network, options):
+  _pooled_convolutions(network, options['norm'])
+  _dense_relu(network, 'fc1')
+  network.dense('fc2')
+  network.copy_to('representation')
+
+
+def _cnn_transformer(network, options):
+  def conv(name):
+    network.conv(name, padding=1)
+    network.batch_norm(f'{name}_norm')
+    network.relu()
+
+  for first, second in (('conv1', 'conv2'), ('conv3', 'conv4')):
+    conv(first)
+    conv(second)
+    network.max_pool()
+  network.dropout(options['dropout'])
+  conv('conv5')
+  conv('conv6')
+  network.max_pool()
+  network.tokens()
+  for index in range(options['layers']):
+    network.encoder_layer(
+      f'encoder{index + 1}', heads=options['heads'], dropout=options['dropout']
+    )
+  network.flatten_tokens()
+  _dense_relu(network, 'fc1')
+  _dense_relu(network, 'fc2')
+  _head_and_classifier(network)
+
+
+def _resnet(blocks, *, bottleneck):
+  def describe(network, options):
+    def conv_norm(layer, *, stride=1, padding=0, source='x'):
+      network.conv(f'{layer}/conv', stride=stride, padding=padding, source=source)
+      if options['norm'] == 'group':
+        network.group_norm(f'{layer}/norm', groups=GROUPS, source=source)
+      else:
+        network.batch_norm(f'{layer}/norm', source=source)
+
+    def block(layer, stride):
+      network.copy_to('shortcut')
+      if bottleneck:
+        conv_norm(f'{layer}/conv1')
+        network.relu()
+        conv_norm(f'{layer}/conv2', stride=stride, padding=1)
+        network.relu()
+        conv_norm(f'{layer}/conv3')
+      else:
+        conv_norm(f'{layer}/conv1', stride=stride, padding=1)
+        network.relu()
+        conv_norm(f'{layer}/conv2', padding=1)
+      if network.has(f'{layer}/shortcut'):
+        conv_norm(f'{layer}/shortcut', stride=stride, source='shortcut')
+      network.add('shortcut')
+      network.relu()
+
+    conv_norm('stem', padding=1)
+    network.relu()
+    for stage, num_blocks in enumerate(blocks):
+      for index in range(num_blocks):
+        stride = 2 if stage > 0 and index == 0 else 1
+        block(f'stage{stage + 1}_block{index + 1}', stride)
+    network.mean_of_pixels()
+    _head_and_classifier(network)
+
+  return describe
+
+
+def _mobilenet_v2(network, options):
+  def conv_norm(layer, *, padding=0, source='x'):
+    network.conv(f'{layer}/conv', padding=padding, source=source)
+    network.batch_norm(f'{layer}/norm', source=source)
+
+  def block(layer, stride):
+    if stride == 1:
+      network.copy_to('shortcut')
+    conv_norm(f'{layer}/conv1')
+    network.relu()
+    depthwise = f'{layer}/conv2'
+    network.conv(f'{depthwise}/conv', stride=stride, padding=1, depthwise=True)
+    network.batch_norm(f'{depthwise}/norm')
+    network.relu()
+    conv_norm(f'{layer}/conv3')
+    if stride > 1:
+      return
+    if network.has(f'{layer}/shortcut'):
+      conv_norm(f'{layer}/shortcut', source='shortcut')
+    network.add('shortcut')
+
+  conv_norm('stem', padding=1)
+  network.relu()
+  for stage, (_, _, num_blocks, stage_stride) in enumerate(mobilenet.STAGES):
+    for index in range(num_blocks):
+      stride = stage_stride if index == 0 else 1
+      block(f'stage{stage + 1}_block{index + 1}', stride)
+  conv_norm('last')
+  network.relu()
+  network.mean_of_pixels()
+  _head_and_classifier(network)
+
+
+def _pooled_convolutions(network, norm):
+  for number in (1, 2):
+    network.conv(f'conv{number}')
+    if norm == 'batch':
+      network.batch_norm(f'norm{number}')
+    elif norm == 'group':
+      network.group_norm(f'norm{number}', groups=GROUPS)
+    network.max_pool()
+    network.relu()
+  network.flatten()
+
+
+def _dense_relu(network, layer):
+  network.dense(layer)
+  network.relu()
+
+
+def _head_and_classifier(network):
+  """`models.layers.outputs`."""
+  if network.has('head_hidden'):
+    _dense_relu(network, 'head_hidden')
+    network.dense('head_output')
+  network.copy_to('representation')
+  network.dense('classifier')
+
+
+STEPS: dict[str, Callable[..., None]] = {
+  'mlp': _mlp,
+  'moon_cnn': _moon_cnn,
+  'tutorial_cnn': _moon_cnn,
+  'dco_cnn': _dco_cnn,
+  'cnn_transformer': _cnn_transformer,
+  'resnet18': _resnet((2, 2, 2, 2), bottleneck=False),
+  'resnet50': _resnet((3, 4, 6, 3), bottleneck=True),
+  'mobilenet_v2': _mobilenet_v2,
+}

@@ -1,0 +1,370 @@
+"""Writes a network as a Python file for PyTorch, and its weights for that file.
+
+The file needs torch and safetensors, and nothing of this package.
+"""
+
+import json
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from moon_jax.core.errors import printable
+from moon_jax.core.types import Scale
+from moon_jax.exchange.description import Description, Step
+
+_WIDTH = 88  # of a line
+_PICTURE_MODES = {1: 'L', 3: 'RGB', 4: 'RGBA'}
+
+
+class Facts(NamedTuple):
+  """What a file says about the model besides its layers.
+
+  Attributes:
+    model: name of the network in the catalog.
+    origin: a sentence that says where the weights come from.
+    shape: (H, W, C) of the images.
+    mean: of each channel, of grey levels / 255.
+    std: standard deviation of each channel.
+    scale: the numbers of black and white.
+    side: pixels of each side to which the run resized pictures; 0: it did not resize.
+    class_names: names of the classes; () if they have none.
+  """
+
+  model: str
+  origin: str
+  shape: tuple[int, int, int]
+  mean: tuple[float, ...]
+  std: tuple[float, ...]
+  scale: Scale
+  side: int = 0
+  class_names: tuple[str, ...] = ()
+
+  @property
+  def number_type(self) -> str:
+    """The type in which numbers become grey levels, as in `scale.grey_levels`."""
+    is_narrow = self.scale.dtype in ('float16', 'float32')
+    is_of_levels = not self.scale.declared and self.scale.dtype != 'float64'
+    return 'float32' if is_narrow or is_of_levels else 'float64'
+
+
+# --- layers ---------------------------------------------------------------------------
+
+
+class _Layer(NamedTuple):
+  """A layer in PyTorch.
+
+  Attributes:
+    constructor: the expression that makes it.
+    weights: name in its state dict -> array.
+  """
+
+  constructor: str
+  weights: dict[str, np.ndarray]
+
+
+def _conv(network: Description, step: Step) -> _Layer:
+  kernel, bias = (network.array(step.layer, name) for name in ('kernel', 'bias'))
+  size, _, inputs, outputs = kernel.shape
+  stride, padding = step.options['stride'], step.options['padding']
+  groups = outputs if step.options['depthwise'] else 1
+  words = [str(groups * inputs), str(outputs), str(size)]
+  words += [f'stride={stride}'] if stride > 1 else []
+  words += [f'padding={padding}'] if padding else []
+  words += [f'groups={groups}'] if groups > 1 else []
+  words += ['bias=False'] if bias is None else []
+  return _Layer(
+    f'nn.Conv2d({", ".join(words)})',
+    _with_bias({'weight': kernel.transpose(3, 2, 0, 1)}, bias),
+  )
+
+
+def _dense(network: Description, step: Step) -> _Layer:
+  kernel, bias = (network.array(step.layer, name) for name in ('kernel', 'bias'))
+  inputs, outputs = kernel.shape
+  return _Layer(
+    f'nn.Linear({inputs}, {outputs})', _with_bias({'weight': kernel.T}, bias)
+  )
+
+
+def _with_bias(arrays, bias):
+  return arrays if bias is None else arrays | {'bias': bias}
+
+
+def _batch_norm(network: Description, step: Step) -> _Layer:
+  arrays = _scale_and_bias(network, step.layer)
+  arrays['running_mean'] = network.statistic(step.layer, 'mean')
+  arrays['running_var'] = network.statistic(step.layer, 'var')
+  return _Layer(f'nn.BatchNorm2d({len(arrays["weight"])})', arrays)
+
+
+def _group_norm(network: Description, step: Step) -> _Layer:
+  arrays = _scale_and_bias(network, step.layer)
+  groups = step.options['groups']
+  return _Layer(f'nn.GroupNorm({groups}, {len(arrays["weight"])})', arrays)
+
+
+def _scale_and_bias(network, layer):
+  return {
+    'weight': network.array(layer, 'scale'),
+    'bias': network.array(layer, 'bias'),
+  }
+
+
+def _encoder_layer(network: Description, step: Step) -> _Layer:
+  layer = step.layer
+  arrays = {}
+  for name, torch_name in (
+    ('linear1', 'linear1'),
+    ('linear2', 'linear2'),
+    ('output', 'self_attn.out_proj'),
+  ):
+    arrays[f'{torch_name}.weight'] = network.array(f'{layer}/{name}', 'kernel').T
+    arrays[f'{torch_name}.bias'] = network.array(f'{layer}/{name}', 'bias')
+  for name in ('norm1', 'norm2'):
+    for torch_name, array in _scale_and_bias(network, f'{layer}/{name}').items():
+      arrays[f'{name}.{torch_name}'] = array
+  arrays['self_attn.in_proj_weight'] = network.array(f'{layer}/qkv', 'kernel').T
+  arrays['self_attn.in_proj_bias'] = network.array(f'{layer}/qkv', 'bias')
+  feedforward, width = arrays['linear1.weight'].shape
+  words = f'{width}, {step.options["heads"]}, {feedforward}, {step.options["dropout"]}'
+  return _Layer(f'nn.TransformerEncoderLayer({words}, batch_first=True)', arrays)
+
+
+_LAYERS: dict[str, Callable[[Description, Step], _Layer]] = {
+  'conv': _conv,
+  'dense': _dense,
+  'batch_norm': _batch_norm,
+  'group_norm': _group_norm,
+  'encoder_layer': _encoder_layer,
+}
+
+
+def _attribute(layer: str) -> str:
+  """'stage1_block1/conv1/conv' -> its name in the Python class."""
+  return layer.replace('/', '_')
+
+
+def state_dict(network: Description) -> dict[str, np.ndarray]:
+  """The weights by PyTorch's names and in its layouts."""
+  state = {}
+  for step in network.steps:
+    if step.layer:
+      layer = _LAYERS[step.kind](network, step)
+      for name, array in layer.weights.items():
+        state[f'{_attribute(step.layer)}.{name}'] = np.ascontiguousarray(array)
+  return state
+
+
+# --- lines of the file ----------------------------------------------------------------
+
+
+def _max_pool(x, options):
+  size, stride, padding = (options[name] for name in ('size', 'stride', 'padding'))
+  words = [x, str(size)]
+  if stride != size:
+    words.append(f'stride={stride}')
+  if padding:
+    words.append(f'padding={padding}')
+  return f'F.max_pool2d({", ".join(words)})'
+
+
+_EXPRESSIONS: dict[str, Callable[[str, Mapping[str, Any]], str]] = {
+  'relu': lambda x, options: f'F.relu({x})',
+  'relu6': lambda x, options: f'F.relu6({x})',
+  'max_pool': _max_pool,
+  'dropout': lambda x, options: f'F.dropout({x}, {options["rate"]}, self.training)',
+  'mean_of_pixels': lambda x, options: f'{x}.mean((2, 3))',
+  'flatten': lambda x, options: f'{x}.permute(0, 2, 3, 1).flatten(1)',
+  'tokens': lambda x, options: f'{x}.flatten(2).transpose(1, 2)',
+  'flatten_tokens': lambda x, options: f'{x}.flatten(1)',
+}
+
+
+def _statements(network: Description) -> Iterator[str]:
+  """The lines of the forward pass: a layer begins one, what follows goes around it."""
+  target, expression = '', ''
+  for step in network.steps:
+    is_inner = step.kind in ('conv', 'dense', 'encoder_layer', 'copy', 'add')
+    inner = expression
+    if is_inner or step.target != target:
+      if target:
+        yield f'{target} = {expression}'
+      inner = step.sources[0]
+    target, before = step.target, inner
+    expression = _expression(step, before)
+    if len(f'    {target} = {expression}') > _WIDTH and not is_inner:
+      yield f'{target} = {before}'
+      expression = _expression(step, target)
+  yield f'{target} = {expression}'
+
+
+def _expression(step: Step, x: str) -> str:
+  if step.kind == 'copy':
+    return x
+  if step.kind == 'add':
+    return f'{x} + {step.sources[1]}'
+  if step.layer:
+    return f'self.{_attribute(step.layer)}({x})'
+  return _EXPRESSIONS[step.kind](x, step.options)
+
+
+def python_file(network: Description, facts: Facts, weights_name: str) -> str:
+  """The text of the Python file.
+
+  Args:
+    network: its steps.
+    facts: what the file says about the model.
+    weights_name: name of the file of weights, which lies beside it.
+  """
+  height, width, channels = facts.shape
+  # Nothing in it may end the text that it stands in.
+  origin = printable(facts.origin).replace('\\', '/').replace('"', "'")
+  class_name = ''.join(word.capitalize() for word in facts.model.split('_'))
+  constructors = [
+    _assigned(step.layer, _LAYERS[step.kind](network, step).constructor)
+    for step in network.steps
+    if step.layer
+  ]
+  text = _HEAD.format(
+    title=_wrapped(f'The network {facts.model!r} in PyTorch. {origin}'),
+    class_names=_names(facts.class_names),
+    weights_name=weights_name,
+    shape=(channels, height, width),
+    black=facts.scale.low,
+    white=facts.scale.high,
+    mean=_numbers(facts.mean),
+    std=_numbers(facts.std),
+    class_name=class_name,
+    constructors='\n    '.join(constructors),
+    statements='\n    '.join(_statements(network)),
+    number_type=facts.number_type,
+  )
+  if mode := _PICTURE_MODES.get(channels):
+    resized = _RESIZED if facts.side else _OF_ONE_SIZE
+    text += _PICTURES.format(mode=mode, sized=resized)
+  return text
+
+
+def _assigned(layer, constructor):
+  """The line that makes a layer, or three lines if it is too long."""
+  line = f'self.{_attribute(layer)} = {constructor}'
+  if len(line) + 4 <= _WIDTH:
+    return line
+  start, bracket, arguments = line.partition('(')
+  return f'{start}{bracket}\n      {arguments[:-1]}\n    )'
+
+
+def _wrapped(sentences: str) -> str:
+  return '\n'.join(textwrap.wrap(sentences, _WIDTH - 3))
+
+
+def _names(names):
+  """A list of texts in Python; what does not print is escaped."""
+  if not names:
+    return '[]'
+  lines = ',\n  '.join(repr(str(name)) for name in names)
+  return f'[\n  {lines},\n]'
+
+
+def _numbers(numbers):
+  return json.dumps([float(number) for number in numbers])
+
+
+_HEAD = '''\
+"""{title}
+
+  import torch, model  # this file
+  network = model.load()
+  logits = network(images)  # [B, channels, height, width]
+
+It needs torch and safetensors, and Pillow to read pictures.
+"""
+
+import pathlib
+import sys
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional as F
+
+WEIGHTS = pathlib.Path(__file__).with_name({weights_name!r})
+CHANNELS, HEIGHT, WIDTH = {shape}
+BLACK, WHITE = {black}, {white}  # numbers in the images
+# Of each channel of the training images, of levels from 0 (black) to 1 (white).
+MEAN = {mean}
+STD = {std}
+# In the order of the logits; empty if the data have no names.
+CLASS_NAMES = {class_names}
+
+
+class {class_name}(nn.Module):
+  def __init__(self):
+    super().__init__()
+    {constructors}
+    for name, numbers in (('mean', MEAN), ('std', STD)):
+      of_channels = torch.tensor(numbers).reshape(1, -1, 1, 1)
+      self.register_buffer(name, of_channels, persistent=False)
+
+  def forward(self, images):
+    """Images [B, C, H, W], BLACK to WHITE -> logits [B, classes]."""
+    logits, _ = self.outputs(images)
+    return logits
+
+  def outputs(self, images):
+    """Images [B, C, H, W] -> logits [B, classes], representation [B, D]."""
+    x = self.normalised(images)
+    {statements}
+    return x, representation
+
+  def normalised(self, images):
+    """Images in whole levels of grey, as in training, with mean 0 and deviation 1."""
+    levels = (images.to(torch.{number_type}) - BLACK) * (255 / (WHITE - BLACK))
+    levels = levels.round().clamp(0, 255).to(self.mean.dtype)
+    return (levels / 255 - self.mean) / self.std
+
+
+def load(path=WEIGHTS):
+  """The network with the weights of a file, in evaluation mode."""
+  network = {class_name}()
+  network.load_state_dict(load_file(path))
+  return network.eval()
+'''
+
+_RESIZED = """picture = picture.resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR)"""
+
+_OF_ONE_SIZE = """if picture.size != (WIDTH, HEIGHT):
+    raise ValueError(f'{path} must have {WIDTH}x{HEIGHT} pixels.')"""
+
+_PICTURES = '''
+
+def read_picture(path):
+  """A file of a picture -> [1, C, H, W], BLACK to WHITE, as in training."""
+  from PIL import Image
+
+  picture = Image.open(path)
+  if picture.mode == 'P':
+    picture = picture.convert('RGBA')
+  picture = picture.convert({mode!r})
+  {sized}
+  levels = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
+  levels = levels.reshape(1, HEIGHT, WIDTH, CHANNELS).permute(0, 3, 1, 2)
+  return levels.double() * ((WHITE - BLACK) / 255) + BLACK
+
+
+def main(paths):
+  """Prints the class and its probability for each picture."""
+  network = load()
+  for path in paths:
+    with torch.no_grad():
+      probabilities = network(read_picture(path)).softmax(1)[0]
+    number = int(probabilities.argmax())
+    name = CLASS_NAMES[number] if CLASS_NAMES else number
+    print(f'{{path}}: {{name}}, probability {{probabilities[number]:.4f}}')
+
+
+if __name__ == '__main__':
+  main(sys.argv[1:])
+'''

@@ -1,0 +1,200 @@
+"""The files for PyTorch and ONNX compute what the network computes."""
+
+import ast
+import functools
+import importlib.util
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from moon_jax import catalog, models
+from moon_jax.core import weights
+from moon_jax.core.types import Outputs, Scale
+from moon_jax.data.device import normalise
+from moon_jax.data.scale import grey_levels
+from moon_jax.exchange import networks, onnx_graph, pytorch
+from moon_jax.exchange.description import Description
+from tests.golden import seeded
+
+NUM_CLASSES, NUM_IMAGES = 7, 3
+MEAN, STD = (0.4, 0.5, 0.45), (0.3, 0.2, 0.25)
+# 16x24 images: height and width differ. Large networks take seconds to compile.
+SHAPE = (16, 24, 3)
+LARGE = ('resnet50', 'mobilenet_v2')
+SMALLER = {'cnn_transformer': {'layers': 2, 'feedforward': 128}}
+
+
+def variants():
+  """Each network of the catalog, and once with each other word of its knobs."""
+  for name in sorted(networks.STEPS):
+    knobs = catalog.part('model', name).knobs
+    defaults = {knob: entry.default for knob, entry in knobs.items()}
+    options = defaults | SMALLER.get(name, {})
+    marks = [pytest.mark.slow] if name in LARGE else []
+    yield pytest.param(name, tuple(options.items()), id=name, marks=marks)
+    for knob, entry in knobs.items():
+      for word in entry.bound.words if entry.bound else ():
+        if word != entry.default:
+          changed = options | {knob: word}
+          yield pytest.param(
+            name, tuple(changed.items()), id=f'{name}-{knob}={word}', marks=marks
+          )
+
+
+def test_every_network_of_the_catalog_is_described():
+  assert set(networks.STEPS) == set(catalog.names('model'))
+
+
+def variables_of(network):
+  def leaf(path, shape):
+    return seeded.leaf('/'.join(key.key for key in path), shape.shape).astype('f4')
+
+  return jax.tree_util.tree_map_with_path(leaf, network.shapes)
+
+
+def facts_of(model, scale=Scale()):  # noqa: B008, it is immutable
+  return pytorch.Facts(
+    model=model,
+    origin='A test\\ wrote """it.',
+    shape=SHAPE,
+    mean=MEAN,
+    std=STD,
+    scale=scale,
+    class_names=('a "quoted" name', 'right-to-left \u202e', *map(str, range(5))),
+  )
+
+
+def images():
+  rng = np.random.default_rng(0)
+  return rng.integers(0, 256, (NUM_IMAGES, *SHAPE), np.uint8)
+
+
+def in_channels_first(pictures):
+  return np.ascontiguousarray(pictures.transpose(0, 3, 1, 2))
+
+
+def imported(path):
+  """The module in a file."""
+  spec = importlib.util.spec_from_file_location(path.stem, path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+def check_close(outputs, expected):
+  """Both are equal to 1e-5 of the largest number."""
+  for array, name in zip(outputs, ('logits', 'representation'), strict=True):
+    reference = np.asarray(getattr(expected, name))
+    assert np.ptp(reference) > 0.1, name
+    largest = max(1, np.abs(reference).max())
+    np.testing.assert_allclose(array, reference, rtol=0, atol=1e-5 * largest)
+
+
+class Computed(NamedTuple):
+  """A network, and what it computes for `images`."""
+
+  description: Description
+  variables: dict
+  outputs: Outputs
+
+
+@functools.cache
+def computed(model, options):
+  network = models.make(
+    model, image_shape=SHAPE, num_classes=NUM_CLASSES, **dict(options)
+  )
+  variables = variables_of(network)
+  normalised = normalise(images(), np.float32(MEAN), np.float32(STD))
+  return Computed(
+    description=networks.describe(model, dict(options), variables),
+    variables=variables,
+    outputs=jax.jit(network.apply)(variables, normalised),
+  )
+
+
+def of_onnx(description, facts, pictures):
+  """Logits and representation that ONNX Runtime computes."""
+  onnxruntime = pytest.importorskip('onnxruntime', reason='no onnxruntime')
+  session = onnxruntime.InferenceSession(
+    onnx_graph.model_bytes(description, facts), providers=['CPUExecutionProvider']
+  )
+  as_float32 = in_channels_first(pictures).astype(np.float32)
+  return session.run(['logits', 'representation'], {'images': as_float32})
+
+
+def of_torch(description, facts, pictures, folder):
+  """Logits and representation that PyTorch computes by the files."""
+  torch = pytest.importorskip('torch', reason='no torch')
+  text = pytorch.python_file(description, facts, 'x_weights.safetensors')
+  (folder / 'x.py').write_text(text, 'utf-8')
+  weights.write(folder / 'x_weights.safetensors', pytorch.state_dict(description), {})
+  module = imported(folder / 'x.py')
+  assert list(facts.class_names) == module.CLASS_NAMES
+  with torch.no_grad():
+    outputs = module.load().outputs(torch.from_numpy(in_channels_first(pictures)))
+  return [output.numpy() for output in outputs]
+
+
+@pytest.mark.parametrize(('model', 'options'), list(variants()))
+def test_the_same_outputs_in_onnx(model, options):
+  network = computed(model, options)
+  outputs = of_onnx(network.description, facts_of(model), images())
+  check_close(outputs, network.outputs)
+
+
+@pytest.mark.parametrize(('model', 'options'), list(variants()))
+def test_the_same_outputs_in_pytorch(model, options, tmp_path):
+  network = computed(model, options)
+  outputs = of_torch(network.description, facts_of(model), images(), tmp_path)
+  check_close(outputs, network.outputs)
+
+
+@pytest.mark.parametrize(('model', 'options'), list(variants()))
+def test_the_python_file_stands_alone(model, options):
+  network = computed(model, options)
+  text = pytorch.python_file(network.description, facts_of(model), 'x.safetensors')
+  imports = [node for node in ast.walk(ast.parse(text)) if hasattr(node, 'names')]
+  roots = {
+    (getattr(node, 'module', None) or node.names[0].name).partition('.')[0]
+    for node in imports
+  }
+  assert roots == {'pathlib', 'sys', 'torch', 'safetensors', 'PIL'}
+  assert max(map(len, text.splitlines())) <= 88
+  # Every weight is written once, in PyTorch's layout, and the file has its layer.
+  state = pytorch.state_dict(network.description)
+  num_weights = sum(leaf.size for leaf in jax.tree.leaves(network.variables))
+  assert sum(array.size for array in state.values()) == num_weights
+  assert all(f'self.{name.split(".")[0]} = nn.' in text for name in state)
+
+
+SCALES = [
+  Scale(low=0.0, high=1.0, dtype='float32'),
+  Scale(low=-1000.0, high=3000.0, dtype='int16', declared=True),
+  Scale(low=0.0, high=16.0, dtype='float64', declared=True),
+]
+
+
+@pytest.mark.parametrize('program', ['onnx', 'torch'])
+@pytest.mark.parametrize('scale', SCALES, ids=lambda scale: scale.dtype)
+def test_numbers_become_the_same_levels(scale, program, tmp_path):
+  network = models.make(
+    'mlp', image_shape=SHAPE, num_classes=NUM_CLASSES, width=3, representation=2
+  )
+  variables = variables_of(network)
+  description = networks.describe('mlp', {}, variables)
+  numbers = np.linspace(scale.low, scale.high, images().size).reshape(images().shape)
+  # ONNX takes float32, in which some of these numbers lie beside a border of levels.
+  numbers = np.rint(numbers * 64) / 64
+  numbers = numbers.astype(scale.dtype)
+  levels = grey_levels(numbers, scale)
+  expected = network.apply(
+    variables, normalise(levels, np.float32(MEAN), np.float32(STD))
+  )
+  facts = facts_of('mlp', scale)
+  if program == 'onnx':
+    outputs = of_onnx(description, facts, numbers)
+  else:
+    outputs = of_torch(description, facts, numbers, tmp_path)
+  check_close(outputs, expected)
