@@ -21,7 +21,7 @@ from moon_jax.core import files
 from moon_jax.core.paths import expand
 from moon_jax.platform import compile_cache, devices
 from moon_jax.predict import inference
-from moon_jax.runner import client_store, loop, run_directory, signals
+from moon_jax.runner import client_file, client_store, loop, run_directory, signals
 from moon_jax.runner.callbacks import stop_if_diverged
 from moon_jax.runner.rounds import Round, Rounds
 from moon_jax.sweeps import running
@@ -80,6 +80,15 @@ class Result:
       UsageError: there is no global model.
     """
     return inference.load(self.workdir)
+
+  @functools.cached_property
+  def clients(self) -> client_file.Clients:
+    """The accuracy of each client in each tested round, from clients.csv.gz.
+
+    Raises:
+      UsageError: the run tests no client alone.
+    """
+    return client_file.of_run(self.workdir)
 
   def to_pandas(self) -> Any:
     """The metrics as a pandas.DataFrame with a row for each round; needs pandas."""

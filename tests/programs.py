@@ -32,7 +32,7 @@ def compile_once(experiment, state, inputs, *, donate=True):
       donate,
       experiment.placement.client_memory.on_device,
       experiment.planner.training.layout.segment_steps,
-      len(tests.user_sizes),
+      len(tests.users.sizes),
     )
   )
   if key not in _compiled:

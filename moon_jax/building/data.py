@@ -22,6 +22,7 @@ from moon_jax.core.types import Dataset, Scale
 from moon_jax.data import holdout, partition, sources
 from moon_jax.data.device import DeviceSplit, TrainSplit
 from moon_jax.data.federated import users
+from moon_jax.data.federated.users import name_of
 from moon_jax.data.partition import Partition
 from moon_jax.planning import clients
 from moon_jax.platform import devices
@@ -108,6 +109,14 @@ class TrainingData(NamedTuple):
   class_names: tuple[str, ...]
   scale: Scale
   digest: str
+
+  def client_name(self, client: int) -> str:
+    """The name that the data give a client, or its number."""
+    return str(client) if self.user_ids is None else name_of(self.user_ids[client])
+
+  def client_names(self) -> list[str]:
+    """[N] `client_name` of each client."""
+    return [self.client_name(client) for client in range(len(self.partition.sizes))]
 
 
 def partition_seed(config: Config) -> int:

@@ -209,7 +209,7 @@ def evaluate(
 ) -> evaluation.Score:
   """Computes a test; the arguments are traced."""
   apply, mesh = experiment.network.apply, experiment.placement.mesh
-  num_users = 0 if experiment.has_client_models else len(experiment.tests.user_sizes)
+  num_users = 0 if experiment.has_client_models else len(experiment.tests.users.sizes)
   test_models = evaluation.make_evaluation(apply, mesh, num_users=num_users)
   models = experiment.algorithm.evaluated(state.server, state.clients)
   score = test_models(models, test)

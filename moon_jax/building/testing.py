@@ -13,6 +13,7 @@ from moon_jax.core.flags import flag
 from moon_jax.data.client_tests import ClientTestRows, hold_out, tests_of_users
 from moon_jax.data.device import DeviceSplit
 from moon_jax.data.federated import users
+from moon_jax.data.federated.users import TestUsers
 from moon_jax.data.partition import Partition
 from moon_jax.platform import devices
 
@@ -24,14 +25,14 @@ class Tests(NamedTuple):
     examples: the test split on the devices.
     validation: examples that the server keeps, on the devices; None if there are none.
     of_clients: the examples that test one client each; None if there are no such tests.
-    user_sizes: [N'] test examples of each user; [0] if these have no user ids.
+    users: the users of the test examples, of which there are N'.
     num_users_without_training_data: how many of these N' users are no clients.
   """
 
   examples: DeviceSplit
   validation: DeviceSplit | None
   of_clients: ClientTestRows | None
-  user_sizes: np.ndarray
+  users: TestUsers
   num_users_without_training_data: int
 
 
@@ -132,7 +133,10 @@ def tests_on_devices(
 ) -> Tests:
   """The tests of the server, of the users and of the clients, on the devices."""
   dataset = divided.dataset
-  test_users = users.test_split(dataset, divided.num_clients)
+  test_users = users.test_users(dataset)
+  num_strangers = 0
+  if divided.user_ids is not None:
+    num_strangers = int(np.count_nonzero(test_users.numbers >= divided.num_clients))
   examples = DeviceSplit(
     images=dataset.test_images,
     labels=dataset.test_labels,
@@ -151,8 +155,6 @@ def tests_on_devices(
     examples=devices.replicate(examples, mesh),
     validation=validation,
     of_clients=client_tests,
-    user_sizes=test_users.sizes,
-    num_users_without_training_data=(
-      0 if divided.user_ids is None else test_users.num_users_without_training_data
-    ),
+    users=test_users,
+    num_users_without_training_data=num_strangers,
   )

@@ -45,7 +45,7 @@ from moon_jax.data.scale import (
 from moon_jax.platform import client_memory, devices
 from moon_jax.predict import exported
 from moon_jax.round import evaluation
-from moon_jax.runner import checkpoint, layout, run_directory
+from moon_jax.runner import checkpoint, client_file, layout, run_directory
 
 
 class Predictions(NamedTuple):
@@ -108,6 +108,15 @@ class Trained:
   def data_digest(self) -> str:
     """SHA-256 of the run's data set, in hexadecimal."""
     return self.about['data_digest']
+
+  @functools.cached_property
+  def clients(self) -> client_file.Clients:
+    """The accuracy of each client in each tested round, from clients.csv.gz.
+
+    Raises:
+      UsageError: the run tests no client alone, or this is a file of weights.
+    """
+    return client_file.of_run(self.workdir)
 
   @functools.cached_property
   def forward(self) -> Callable[[PyTree, np.ndarray], Outputs]:

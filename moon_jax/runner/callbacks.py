@@ -25,6 +25,7 @@ from moon_jax.core.errors import DivergedError, UsageError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import ClientMetrics
 from moon_jax.runner.checkpoint import Checkpoints
+from moon_jax.runner.client_file import ClientFile
 from moon_jax.runner.metrics import Record, is_column_name, terms
 from moon_jax.runner.records import Records
 from moon_jax.runner.rounds import Round, is_due
@@ -190,13 +191,17 @@ class RecordBeginner(Callback):
 
 
 class RecordWriter(Callback):
-  """Writes each round's line of metrics.jsonl, with what callbacks have added."""
+  """Writes each round's line of metrics.jsonl, with what callbacks have added.
 
-  def __init__(self, records: Records):
-    self._records = records
+  A tested round is appended to clients.csv.gz too.
+  """
+
+  def __init__(self, records: Records, client_file: ClientFile):
+    self._records, self._client_file = records, client_file
 
   def after_round(self, round):
     self._records.write_metrics()
+    self._client_file.add(round.number, round.client_numbers)
 
 
 class CheckpointSaver(Callback):
@@ -207,8 +212,15 @@ class CheckpointSaver(Callback):
   waited.
   """
 
-  def __init__(self, checkpoints: Checkpoints, records: Records, config: Config):
+  def __init__(
+    self,
+    checkpoints: Checkpoints,
+    records: Records,
+    client_file: ClientFile,
+    config: Config,
+  ):
     self._checkpoints, self._records, self._config = checkpoints, records, config
+    self._client_file = client_file
     self._unwritten_timings = []
 
   def wants_state(self, number):
@@ -221,6 +233,7 @@ class CheckpointSaver(Callback):
     if round.state and (self.wants_state(round.number) or run_may_end):
       with round.clock('save'):
         self.close()
+        self._client_file.flush()  # the state relies on it
         self._checkpoints.save(round.state, stop_entries(round.stopped, num_rounds))
         if run_may_end or round.number == num_rounds:
           self._checkpoints.wait()

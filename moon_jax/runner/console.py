@@ -115,8 +115,8 @@ class Console(Callback):
 
   def _introduce_tests(self, experiment):
     tests = experiment.tests
-    if len(tests.user_sizes) and not experiment.has_client_models:
-      line = f'tested: each of {len(tests.user_sizes):,} users on examples of its own'
+    if len(tests.users.sizes) and not experiment.has_client_models:
+      line = f'tested: each of {len(tests.users.sizes):,} users on examples of its own'
       if tests.num_users_without_training_data:
         line += f', {tests.num_users_without_training_data:,} of whom do not train'
       self.say(line)

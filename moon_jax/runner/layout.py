@@ -12,6 +12,7 @@ from moon_jax.core.errors import UsageError
 _PATTERN_LETTERS = {*'\\[*?'}
 CONFIG, SUMMARY = 'config.json', 'summary.json'
 METRICS, TIMINGS = 'metrics.jsonl', 'timings.jsonl'
+CLIENTS = 'clients.csv.gz'
 PARTITION = 'partition.npz'
 # The arrays of PARTITION that others read; see `core.files.arrays`.
 PARTITION_KINDS = {'class_counts': 'iu NY'}

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from moon_jax.core.errors import ExitCode, KnobError
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset, State
 from moon_jax.platform import compile_cache, devices, hosts
-from moon_jax.runner import client_store, loggers, run_directory
+from moon_jax.runner import client_records, client_store, loggers, run_directory
 from moon_jax.runner.callbacks import (
   Callback,
   CheckedCallback,
@@ -30,8 +31,10 @@ from moon_jax.runner.callbacks import (
   callback_of,
 )
 from moon_jax.runner.checkpoint import Checkpoints
+from moon_jax.runner.client_file import ClientFile
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.console import Console
+from moon_jax.runner.layout import CLIENTS
 from moon_jax.runner.metrics import Record
 from moon_jax.runner.profiling import Profiler
 from moon_jax.runner.records import Records
@@ -186,6 +189,9 @@ def _open(
       console.say(
         f'rounds recorded but not saved, and run again: {records.num_dropped}'
       )
+    client_file = stack.enter_context(
+      _client_file(workdir, experiment, records.rounds, console)
+    )
     run = Run(
       config=config,
       workdir=workdir,
@@ -200,8 +206,8 @@ def _open(
       DirectoryHolder(hold),
       RecordBeginner(records, config.on_nonfinite),
       *map(CheckedCallback, user_callbacks),
-      RecordWriter(records),
-      CheckpointSaver(checkpoints, records, config),
+      RecordWriter(records, client_file),
+      CheckpointSaver(checkpoints, records, client_file, config),
       *active_loggers,
       console,
       Profiler(console.say),
@@ -218,6 +224,22 @@ def _open(
       callbacks=callbacks,
       stop_reason=stop_reason,
     )
+
+
+def _client_file(
+  workdir: pathlib.Path, experiment: Experiment, history: list[Record], console: Console
+) -> ClientFile:
+  """The file of the clients' numbers, up to the round of the history's last line."""
+  clients = client_records.tested_clients(experiment)
+  columns = clients.columns if clients else None
+  tested_rounds = [line['round'] for line in history if 'test_accuracy' in line]
+  client_file = ClientFile(workdir, columns, tested_rounds)
+  if client_file.num_missing:
+    console.say(
+      f'{workdir / CLIENTS} begins with this start: it lacks '
+      f'{client_file.num_missing} tested rounds of earlier ones'
+    )
+  return client_file
 
 
 def _train_and_finish(

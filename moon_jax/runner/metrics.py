@@ -348,7 +348,7 @@ def metrics_record(
     num_validation = len(experiment.tests.validation.labels)
     record |= validation_record(score.validation, num_validation)
   if score.num_correct_of_users is not None:
-    record |= over_clients(score.num_correct_of_users[0], experiment.tests.user_sizes)
+    record |= over_clients(score.num_correct_of_users[0], experiment.tests.users.sizes)
   for column, num_correct in (tested.num_correct or {}).items():
     record |= over_clients(num_correct, experiment.tests.of_clients.sizes, column)
   if tested.consensus_distance is not None:

@@ -35,7 +35,7 @@ from moon_jax.core.types import ClientMetrics, PyTree, State
 from moon_jax.data.device import TrainSplit
 from moon_jax.planning.plan import RoundPlan
 from moon_jax.platform import compile_cache, hosts
-from moon_jax.runner import evaluation
+from moon_jax.runner import client_records, evaluation
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock, timing_record
 from moon_jax.runner.metrics import Record, metrics_record
@@ -51,6 +51,8 @@ class Round:
     number: completed rounds, 1 after the first.
     metrics: the line of metrics.jsonl: losses, accuracies, clients, ...
     clients: metrics of each client of the cohort, leaves [K] of numpy.
+    client_numbers: what clients.csv.gz has of a tested round: column -> [V] numbers of
+      the clients that are tested one by one; {} if the round is not tested.
     plan: cohort, lanes and batches of the round.
     clock: seconds by phase.
     experiment: what the configuration builds.
@@ -65,6 +67,7 @@ class Round:
   number: int
   metrics: Record
   clients: ClientMetrics
+  client_numbers: dict[str, np.ndarray]
   plan: RoundPlan
   clock: Clock
   experiment: Experiment
@@ -169,6 +172,7 @@ class Rounds:
     self._host_tests = bool(
       experiment.algorithm.share or tests_stored_models or experiment.tests.of_clients
     )
+    self._tested_clients = client_records.tested_clients(experiment)
     self._has_trained = np.zeros(config.num_clients, bool)
     if self._host_tests:
       for index in range(self.left.start):
@@ -340,14 +344,20 @@ class Rounds:
         self._has_trained,
       )
     tested = jax.device_get(tested)
+    client_numbers = {}
     if tested:
       clock.arrived('evaluate')
+      if self._tested_clients:
+        client_numbers = client_records.accuracies(
+          self._experiment, self._tested_clients, tested
+        )
     return Round(
       number=dispatched.index + 1,
       metrics=metrics_record(
         self._experiment, dispatched.index + 1, dispatched.plan, metrics, tested
       ),
       clients=metrics,
+      client_numbers=client_numbers,
       plan=dispatched.plan,
       clock=clock,
       experiment=self._experiment,

@@ -41,7 +41,7 @@ def output(is_terminal):
   console.begin(Run(None, None, None, [], range(2, 4)))
   clock = clock_lib.Clock()
   clock.seconds['train'] = 1.25
-  console.after_round(Round(3, RECORD, None, None, clock, None, None))
+  console.after_round(Round(3, RECORD, None, {}, None, clock, None, None))
   console.close()
   return file.getvalue()
 

@@ -12,18 +12,21 @@ from moon_jax.data.errors import DataError
 _VALIDATION_DRAW = 9  # of Purpose.SUBSET; 0 and 1 are the splits, 2 the users
 
 
-class TestSplit(NamedTuple):
+class TestUsers(NamedTuple):
   """The test examples by their users, of which there are N'.
 
   Attributes:
     owner: [M] int32 in [0, N'), the user of each example; None if unknown.
     sizes: [N'] int64, examples of each user; [0] if the users are unknown.
-    num_users_without_training_data: number of these users that are no clients.
+    numbers: [N'] int64, ascending, of each user in the data set; if the users are the
+      clients, the client's number, and those of users who do not train come after them.
+    names: [N'] names of the users.
   """
 
   owner: np.ndarray | None
   sizes: np.ndarray
-  num_users_without_training_data: int
+  numbers: np.ndarray
+  names: list[str]
 
 
 def named(
@@ -107,20 +110,28 @@ def _renumbered(dataset: Dataset, with_training_data: np.ndarray) -> Dataset:
   )
 
 
-def test_split(dataset: Dataset, num_clients: int) -> TestSplit:
-  """The users of the test examples; the first `num_clients` users are clients."""
+def test_users(dataset: Dataset) -> TestUsers:
+  """The users of the test examples."""
   if dataset.test_clients is None:
-    return TestSplit(
-      owner=None, sizes=np.zeros(0, np.int64), num_users_without_training_data=0
-    )
+    nobody = np.zeros(0, np.int64)
+    return TestUsers(owner=None, sizes=nobody, numbers=nobody, names=[])
   users, owner, sizes = np.unique(
     dataset.test_clients, return_inverse=True, return_counts=True
   )
-  return TestSplit(
+  return TestUsers(
     owner=owner.astype(np.int32),
     sizes=sizes,
-    num_users_without_training_data=int(np.count_nonzero(users >= num_clients)),
+    numbers=users,
+    names=[name_of(user_id) for user_id in dataset.clients[users]],
   )
+
+
+def name_of(user_id: np.integer | np.str_) -> str:
+  """The name of a user in messages, files and pictures.
+
+  The name of a folder may have bytes that are no text: these are escaped.
+  """
+  return str(user_id).encode('utf-8', 'backslashreplace').decode()
 
 
 def sizes_of(dataset: Dataset) -> np.ndarray | None:
