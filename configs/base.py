@@ -12,8 +12,10 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 dco_moon, moon_l2, fedntd, feddecorr,
                                                 fedlc, fedrs, feddyn, fednova, fedexp,
                                                 fedproc, fedproto, fedper, fedbabu,
-                                                fedbn, ditto, median, trimmed_mean,
-                                                krum, decentralized_fedavg,
+                                                fedbn, ditto, fedrep, apfl, pfedme,
+                                                per_fedavg, fedala, median,
+                                                trimmed_mean, krum,
+                                                decentralized_fedavg,
                                                 decentralized_moon, solo, centralized
   --config.model=mlp                            network; one of mlp, moon_cnn,
                                                 tutorial_cnn, dco_cnn, cnn_transformer,
@@ -255,6 +257,36 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 local_epochs; at least 1
   --config.ditto.learning_rate=auto             personal model's learning rate; auto:
                                                 the global one; above 0
+  --config.fedrep.head_epochs=10                epochs of the head, before local_epochs
+                                                of the body; at least 1
+  --config.apfl.alpha=0.5                       first share of a client's own model; in
+                                                [0, 1]
+  --config.apfl.adaptive=False                  whether each client learns its alpha
+  --config.pfedme.lam=15.0                      weight of the pull between theta and w;
+                                                at least 0
+  --config.pfedme.inner_steps=5                 number of steps of theta on a batch; at
+                                                least 1
+  --config.pfedme.inner_learning_rate=0.09      learning rate of theta; above 0
+  --config.pfedme.beta=1.0                      length of the server's step; above 1
+                                                goes beyond; at least 0
+  --config.pfedme.warm=False                    whether theta goes on from the batch
+                                                before
+  --config.per_fedavg.alpha=0.01                learning rate of the inner step; at
+                                                least 0
+  --config.per_fedavg.hessian=none              second derivatives: none (FO) or a
+                                                difference (HF); one of none, difference
+  --config.per_fedavg.delta=0.001               length of the difference; above 0
+  --config.fedala.layers=                       layers that are blended; '' is the
+                                                output layer
+  --config.fedala.eta=1.0                       learning rate of the blend; at least 0
+  --config.fedala.example_share=0.8             fraction of the examples that the blend
+                                                learns from; in (0, 1]
+  --config.fedala.threshold=0.1                 deviation of losses at which the first
+                                                learning ends; at least 0
+  --config.fedala.start_epochs=20               number of epochs of the first learning,
+                                                at most; at least 1
+  --config.fedala.evaluate=blend                client's tested model: next start, or
+                                                last trained; one of blend, trained
   --config.trimmed_mean.trim=0.1                fraction cut at each end; in [0, 0.5)
   --config.krum.num_byzantine=1                 number of Byzantine clients; at least 0
   --config.krum.num_selected=1                  number of models averaged; above 1 is

@@ -74,6 +74,12 @@ PERSONAL = {
   'fedbabu': {},
   'fedbn': {},
   'ditto': {'lam': 0.7},
+  # tests/algorithms/test_personalised.py tests these.
+  'fedrep': {'head_epochs': 3},
+  'apfl': {'alpha': 0.4},
+  'pfedme': {'lam': 2.0, 'inner_learning_rate': 0.1},
+  'per_fedavg': {'alpha': 0.2},
+  'fedala': {'eta': 20.0, 'start_epochs': 13},
 }
 ALGORITHM_OPTIONS = OPTIONS | ROBUST | PERSONAL
 # The reference's name -> our name, and options that are no numbers.
@@ -364,9 +370,13 @@ def planner(
     local_epochs_min=local_epochs_min,
     batch_size=BATCH_SIZE,
     drop_last=drop_last,
+    batches_per_step=algorithm.num_batches if algorithm else 1,
   )
   has_ring = len(sizes) > 2 and not has_server
   second_training = algorithm.second_training if algorithm else None
+  second_work = scheduling.second_work(second_training, work)
+  if algorithm and 'epoch_steps' in algorithm.needs:
+    client_facts = {'epoch_steps': second_work.epoch_steps(sizes)}
   return make_planner(
     seed=seed,
     participation=Participation(
@@ -379,7 +389,7 @@ def planner(
     ),
     data=ClientData(sizes=split.sizes, rows_of=split.rows),
     work=work,
-    second_work=scheduling.second_work(second_training, work),
+    second_work=second_work,
     layout=LaneLayout(
       num_lanes=num_lanes, num_devices=num_devices, segment_steps=segment_steps
     ),
@@ -399,7 +409,12 @@ def batches_of(plans, index, training=None):
   """
   training = training or plans.training
   draw = plans.draw(index)
-  batches = training.batches(index, draw.clients, draw.interrupted)
+  batches = training.batches(
+    index,
+    draw.clients,
+    draw.interrupted,
+    in_second_round=plans.in_second_round(index),
+  )
   rows_of_client = {}
   for client, (rows, num_real) in zip(draw.clients.tolist(), batches, strict=True):
     if training.data.sizes[client]:

@@ -35,26 +35,38 @@ def average(
 
 
 class SecondTraining(NamedTuple):
-  """A further local training of clients, after the one whose models they send.
+  """A further local training of clients, besides the one whose models they send.
 
-  Ditto trains the clients' own models with it, and `fine_tune_epochs` fine-tunes the
-  global model. It has batches and draws of its own, so it does not change the first
-  training.
+  Ditto trains the clients' own models with it, FedRep their heads, and
+  `fine_tune_epochs` fine-tunes the global model. It has batches, draws and a state of
+  the local optimizer of its own.
 
   Attributes:
     algorithm: an Algorithm whose functions see what the server sent and the client's
       memory. What its `upload` sends is dropped; the client's new memory is what the
-      training leaves behind. Its `needs` must be among those of the first training.
-    epochs: passes over the client's data; None: as many as in the first training.
+      training leaves behind. Its `needs` must be among those of the other training.
+    epochs: passes over the client's data; None: as many as in the other training.
     optimizer_scalars: (scalars of the algorithm, scalars of the local optimizer) ->
       scalars of this training's local optimizer.
     purpose: purpose of the draws.
+    comes_first: whether it comes before the training whose models are sent, which then
+      has the memory that it leaves behind. Otherwise it comes after that training,
+      whose memory is ().
+    max_steps: most steps of a client; None: no limit.
+    example_share: fraction of the client's examples that are drawn anew in each round,
+      in (0, 1].
+    second_round_epochs: passes in the second round in which a client takes part, at
+      least `epochs`; None: as in its other rounds.
   """
 
   algorithm: 'Algorithm'
   epochs: int | None = None
   optimizer_scalars: Callable = lambda scalars, optimizer: optimizer
   purpose: Purpose = Purpose.SECOND
+  comes_first: bool = False
+  max_steps: int | None = None
+  example_share: float = 1.0
+  second_round_epochs: int | None = None
 
 
 class Algorithm(NamedTuple):
@@ -69,7 +81,7 @@ class Algorithm(NamedTuple):
   Attributes:
     hyperparameters: name -> number, as configured.
     needs: fields of `task` about the client's data that the functions read:
-      'class_counts', 'relative_size'.
+      'class_counts', 'relative_size', 'epoch_steps'.
     init_server: initial variables -> the server's own memory.
     init_client: initial variables -> a client's memory before its first round.
     scalars: (hyperparameters, server memory) -> name -> number, for `task.scalars` and
@@ -101,6 +113,15 @@ class Algorithm(NamedTuple):
       the gradient is taken again, on the same batch with the same draws; None: the
       gradient is taken once. The records of the step and the statistics of batch
       normalisation are those of the unperturbed params.
+    num_batches: batches of a local step, which share no example unless fewer are left.
+      The loss, its parts and the statistics of batch normalisation are those of the
+      first one. Above 1 the algorithm has no frozen networks.
+    descent: (gradient of the loss, gradient_at, variables, task) -> what `correct` gets
+      in place of the gradient, and a new `task.local`; None: the gradient itself.
+      `variables` are the params before the step, with the statistics after it.
+      `gradient_at(variables, batch=0)` returns the gradient of the loss at other
+      variables, on one of the batches of the step with the same draws, and the
+      statistics after that pass; it costs as much as a step.
     correct: (gradient of the loss, task) -> what the local optimizer gets instead.
     after_update: (params with the local optimizer's update, params before it, task) ->
       the params after the step. The optimizer's state does not see the change.
@@ -124,9 +145,11 @@ class Algorithm(NamedTuple):
     personal: (server, memory) -> variables of a client's own model, which is tested
       besides the global model that `evaluated` returns; None: clients have no such
       model.
+    adapted: the training after which a client's model is tested as its own: it starts
+      from the global model that `evaluated` returns, and nothing of it is kept. None:
+      there is none.
     second_training: a further local training in each round, whose loss is recorded as
-      `personal_loss`. The client's memory belongs to this training, and the memory of
-      the first training is (). None: there is no further training.
+      `personal_loss`; see `SecondTraining`. None: there is no further training.
   """
 
   hyperparameters: Mapping[str, float] = types.MappingProxyType({})
@@ -145,6 +168,8 @@ class Algorithm(NamedTuple):
   loss: Callable = supervised
   measured: Mapping[str, str] = types.MappingProxyType({})
   perturb: Callable | None = None
+  num_batches: int = 1
+  descent: Callable | None = None
   correct: Callable = lambda grads, task: grads
   after_update: Callable = lambda updated, params, task: updated
   after_step: Callable = lambda task, loss, grads, key: task.local
@@ -156,4 +181,5 @@ class Algorithm(NamedTuple):
   needs_all_uploads: bool = False
   evaluated: Callable = lambda server, clients: tree.repeat(server.variables, 1)
   personal: Callable | None = None
+  adapted: SecondTraining | None = None
   second_training: SecondTraining | None = None

@@ -24,8 +24,13 @@ def fedper(*, layers: str, network_layers: Layers) -> base.Algorithm:
   return with_private(personal_paths(layers, network_layers))
 
 
-def personal_paths(layers: str, network_layers: Layers) -> Paths:
-  """The paths of the variables of the named layers; '' is the output layer."""
+def personal_paths(
+  layers: str, network_layers: Layers, knob: str = 'fedper.layers'
+) -> Paths:
+  """The paths of the variables of the named layers; '' is the output layer.
+
+  `knob` is the one that names them, in messages.
+  """
   paths = network_layers.paths
   network_names = {name for path in paths for name in path[1:-1]}
   names = {name.strip() for name in layers.split(',')} - {''}
@@ -34,7 +39,7 @@ def personal_paths(layers: str, network_layers: Layers) -> Paths:
     personal = frozenset(path for path in paths if names.intersection(path[1:-1]))
   if names - network_names or not personal or personal == paths:
     raise KnobError(
-      'fedper.layers',
+      knob,
       layers,
       'must name some layers of the network, but not all; it has '
       f'{", ".join(sorted(network_names))}.',

@@ -1,4 +1,7 @@
-"""Tests each client on a copy of the global model that its own data have fine-tuned."""
+"""Tests each client on a copy of the global model that its own data have fine-tuned.
+
+`fine_tune_epochs` asks for it, or the algorithm: see `Algorithm.adapted`.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,6 +12,7 @@ import numpy as np
 from moon_jax.algorithms.base import Algorithm, SecondTraining
 from moon_jax.building import client_tests, programs, scheduling
 from moon_jax.building.experiment import Experiment
+from moon_jax.config import used_value
 from moon_jax.core import tree
 from moon_jax.core.keys import Purpose
 from moon_jax.core.types import Scalars, State, Upload
@@ -29,15 +33,26 @@ def fine_tuning(experiment: Experiment) -> SecondTraining:
   )
 
 
-def tuning_planner(experiment: Experiment) -> TrainingPlanner:
+def tunings(experiment: Experiment) -> dict[str, SecondTraining]:
+  """Column of the records -> the training before the test whose accuracy it has."""
+  by_column = {}
+  if experiment.algorithm.adapted:
+    by_column['personal_accuracy'] = experiment.algorithm.adapted
+  if used_value(experiment.config, 'fine_tune_epochs'):
+    by_column['tuned_accuracy'] = fine_tuning(experiment)
+  return by_column
+
+
+def tuning_planner(experiment: Experiment, tuning: SecondTraining) -> TrainingPlanner:
   """Plans the fine-tuning of any K clients, with batches of its own."""
   training = experiment.planner.training
-  work = scheduling.second_work(fine_tuning(experiment), training.work)
+  work = scheduling.second_work(tuning, training.work)
   return training.with_work(work)
 
 
 def tune_and_test(
   experiment: Experiment,
+  tuning: SecondTraining,
   state: State,
   plan: DevicePlan,
   scalars: Scalars,
@@ -50,6 +65,7 @@ def tune_and_test(
 
   Args:
     experiment: the experiment.
+    tuning: the training.
     state: the state after a round, which does not change.
     plan: the plan of the fine-tuning of K clients.
     scalars: the scalars of the round, but with the configured learning rate.
@@ -72,7 +88,7 @@ def tune_and_test(
     schedule=plan.schedule,
     data=train,
   )
-  tune = programs.second_training(experiment, fine_tuning(experiment))
+  tune = programs.second_training(experiment, tuning)
   test = make_client_tests(
     experiment.network.apply,
     experiment.placement.mesh,
@@ -97,12 +113,14 @@ class _Group(NamedTuple):
   inputs: tuple
 
 
-def compiled(experiment: Experiment, state: State) -> Callable[[State], np.ndarray]:
+def compiled(
+  experiment: Experiment, state: State, tuning: SecondTraining
+) -> Callable[[State], np.ndarray]:
   """Compiles `tune_and_test`: state after a round -> [T] int32, by tested client.
 
   It takes K clients at a time; clients without a test fill up the last ones.
   """
-  planner = tuning_planner(experiment)
+  planner = tuning_planner(experiment, tuning)
   mesh, group_size = experiment.placement.mesh, planner.cohort_size
   clients_with_tests = experiment.tests.of_clients.clients
   all_clients = np.arange(len(planner.data.sizes))
@@ -135,7 +153,13 @@ def compiled(experiment: Experiment, state: State) -> Callable[[State], np.ndarr
     )
 
   example = group_from(0, round_index=0)
-  program = programs.lower(tune_and_test, experiment, state, *example.inputs).compile()
+
+  def tune_and_test_group(experiment, *arguments):
+    return tune_and_test(experiment, tuning, *arguments)
+
+  program = programs.lower(
+    tune_and_test_group, experiment, state, *example.inputs
+  ).compile()
 
   def tune_and_test_all(state):
     num_correct = np.zeros(len(clients_with_tests), np.int32)

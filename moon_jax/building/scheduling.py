@@ -28,7 +28,13 @@ from moon_jax.platform import client_memory, devices, gpu, hosts
 from moon_jax.platform.client_memory import ClientMemory
 
 # The knobs that are a number of passes over a client's data in a round.
-_EPOCHS = ('local_epochs', 'fine_tune_epochs', 'ditto.epochs')
+_EPOCHS = (
+  'local_epochs',
+  'fine_tune_epochs',
+  'ditto.epochs',
+  'fedrep.head_epochs',
+  'fedala.start_epochs',
+)
 
 
 class TrainingSetupOptions:
@@ -134,7 +140,8 @@ def make_training_setup(
     min_steps: lower bound of the steps that a round has room for.
   """
   sizes = training_partition.sizes
-  work = local_work(options, sizes)
+  work = local_work(options, sizes, algorithm.num_batches)
+  later_work = second_work(algorithm.second_training, work)
   participation = who_takes_part(options, sizes)
   cohort_size = participation.cohort_size
   layout = requested_layout(options, cohort_size, backend)
@@ -157,7 +164,12 @@ def make_training_setup(
     device_images = data.train_images
   label_flippers = clients.label_flippers(options.attack, participation.attackers)
   with explaining_errors_of(options.algorithm):
-    client_facts = clients.client_facts(algorithm.needs, class_counts, label_flippers)
+    client_facts = clients.client_facts(
+      algorithm.needs,
+      class_counts,
+      label_flippers,
+      epoch_steps=(later_work or work).epoch_steps(sizes),
+    )
 
   planner_with = functools.partial(
     make_planner,
@@ -165,7 +177,7 @@ def make_training_setup(
     participation=participation,
     data=ClientData(sizes=sizes, rows_of=rows_of),
     work=work,
-    second_work=second_work(algorithm.second_training, work),
+    second_work=later_work,
     min_steps=min_steps,
     averaging=averaging(options, algorithm),
     client_facts=client_facts,
@@ -177,7 +189,7 @@ def make_training_setup(
       planner_with=planner_with,
       params=network.shapes['params'],
       training_memory=gpu.training_memory(
-        network, algorithm, device_images.shape[1:], work.batch_size
+        network, algorithm, device_images.shape[1:], work.step_size
       ),
       free_bytes=gpu.free_bytes(
         device_images, memory, num_clients=options.num_clients, cohort_size=cohort_size
@@ -258,12 +270,21 @@ def max_steps(options: TrainingSetupOptions, sizes: np.ndarray, backend: str) ->
   return layout.max_steps(layout.whole_segments(work.max_steps(sizes)), cohort_size)
 
 
-def local_work(options: TrainingSetupOptions, sizes: np.ndarray) -> LocalWork:
-  """How long each client trains in a round; sizes: [N] examples of each client."""
+def local_work(
+  options: TrainingSetupOptions, sizes: np.ndarray, batches_per_step: int = 1
+) -> LocalWork:
+  """How long each client trains in a round.
+
+  Args:
+    options: what the configuration says.
+    sizes: [N] examples of each client.
+    batches_per_step: batches of a local step.
+  """
   smallest = int(np.argmin(sizes))
-  if options.drop_last and sizes[smallest] < options.batch_size:
+  if options.drop_last and sizes[smallest] < options.batch_size * batches_per_step:
+    batches = 'a batch' if batches_per_step == 1 else f'{batches_per_step} batches'
     raise UsageError(
-      f'Client {smallest} owns {sizes[smallest]} examples, less than a batch of '
+      f'Client {smallest} owns {sizes[smallest]} examples, less than {batches} of '
       f'{flag("batch_size", options.batch_size)}: with {flag("drop_last", True)} it '
       'would not train at all. Lower batch_size, or raise '
       f'{flag("partition.min_size")}.'
@@ -281,8 +302,9 @@ def local_work(options: TrainingSetupOptions, sizes: np.ndarray) -> LocalWork:
     local_epochs=options.local_epochs,
     local_epochs_min=options.local_epochs_min,
     # A batch larger than every client would only add filler.
-    batch_size=min(options.batch_size, int(sizes.max())),
+    batch_size=min(options.batch_size, -(-int(sizes.max()) // batches_per_step)),
     drop_last=options.drop_last,
+    batches_per_step=batches_per_step,
   )
 
 
@@ -296,6 +318,10 @@ def second_work(second: SecondTraining | None, first: LocalWork) -> LocalWork | 
     batch_size=first.batch_size,
     drop_last=first.drop_last,
     purpose=second.purpose,
+    batches_per_step=second.algorithm.num_batches,
+    steps_limit=second.max_steps or 0,
+    example_share=second.example_share,
+    second_round_epochs=second.second_round_epochs or 0,
   )
 
 

@@ -123,7 +123,7 @@ def _flag_that_needs_client_tests(
       'needs a global model, and here each client has a model of its own: leave it '
       f'out, or choose another {flag("algorithm")} or {flag("batch_norm")}.',
     )
-  if algorithm.personal:
+  if algorithm.personal or algorithm.adapted:
     return flag('algorithm', options.algorithm)
   return flag('fine_tune_epochs', epochs) if epochs else ''
 

@@ -54,6 +54,8 @@ _INITIALS = one_of('plain', 'mu')
 _DYN_MODELS = one_of('server', 'mean')
 _EXP_MODELS = one_of('last', 'mean_of_two')
 _TAU_EFFS = one_of('norm', 'steps')
+_HESSIANS = one_of('none', 'difference')
+_ALA_MODELS = one_of('blend', 'trained')
 _DECORR_SCALES = one_of('code', 'equation')
 
 _MOON_KNOBS = {
@@ -171,6 +173,46 @@ _DITTO_KNOBS = {
     'auto', "personal model's learning rate; auto: the global one", above(0), auto=True
   ),
 }
+_REP_KNOBS = {
+  'head_epochs': counted(10, 'epochs of the head, before local_epochs of the body')
+}
+_APFL_KNOBS = {
+  'alpha': number(0.5, "first share of a client's own model", between(0, 1)),
+  'adaptive': switch(False, 'whether each client learns its alpha'),
+}
+_ME_KNOBS = {
+  'lam': number(15.0, 'weight of the pull between theta and w', at_least(0)),
+  'inner_steps': counted(5, 'number of steps of theta on a batch'),
+  'inner_learning_rate': number(0.09, 'learning rate of theta', above(0)),
+  'beta': number(1.0, "length of the server's step; above 1 goes beyond", at_least(0)),
+  'warm': switch(False, 'whether theta goes on from the batch before'),
+}
+_PER_FEDAVG_KNOBS = {
+  'alpha': number(0.01, 'learning rate of the inner step', at_least(0)),
+  'hessian': word(
+    'none', 'second derivatives: none (FO) or a difference (HF)', _HESSIANS
+  ),
+  'delta': number(
+    0.001,
+    'length of the difference',
+    above(0),
+    used_if=('hessian', exactly('difference')),
+  ),
+}
+_ALA_KNOBS = {
+  'layers': word('', "layers that are blended; '' is the output layer"),
+  'eta': number(1.0, 'learning rate of the blend', at_least(0)),
+  'example_share': number(
+    0.8, 'fraction of the examples that the blend learns from', between(0, 1, '(]')
+  ),
+  'threshold': number(
+    0.1, 'deviation of losses at which the first learning ends', at_least(0)
+  ),
+  'start_epochs': counted(20, 'number of epochs of the first learning, at most'),
+  'evaluate': word(
+    'blend', "client's tested model: next start, or last trained", _ALA_MODELS
+  ),
+}
 _TRIM_KNOBS = {'trim': number(0.1, 'fraction cut at each end', between(0, 0.5, '[)'))}
 _KRUM_KNOBS = {
   'num_byzantine': knob(int, 1, 'number of Byzantine clients', at_least(0)),
@@ -179,7 +221,8 @@ _KRUM_KNOBS = {
 
 
 # A client's personal model keeps its batch normalisation in any case.
-_averaged_statistics = check_of([Rule('batch_norm', exactly('averaged'), 'algorithm')])
+_AVERAGED_STATISTICS = Rule('batch_norm', exactly('averaged'), 'algorithm')
+_averaged_statistics = check_of([_AVERAGED_STATISTICS])
 # SCAFFOLD, MoFedSAM and FedNova divide by the length of the steps of SGD.
 _SGD = (
   Rule('optimizer.name', exactly('sgd'), 'algorithm'),
@@ -327,6 +370,36 @@ ALGORITHMS = (
     'ditto',
     'Ditto',
     knobs=_DITTO_KNOBS,
+    metrics=metrics.PERSONAL,
+    check=_averaged_statistics,
+  ),
+  _algorithm(
+    'fedrep',
+    'FedRep',
+    _LAYERED,
+    knobs=_REP_KNOBS,
+    metrics=metrics.PERSONAL,
+    check=_averaged_statistics,
+  ),
+  _algorithm(
+    'apfl',
+    'APFL',
+    knobs=_APFL_KNOBS,
+    metrics=metrics.MIXTURE,
+    check=check_of([*_SGD, _AVERAGED_STATISTICS]),
+  ),
+  _algorithm('pfedme', 'pFedMe', knobs=_ME_KNOBS, check=_averaged_statistics),
+  _algorithm(
+    'per_fedavg',
+    'Per-FedAvg',
+    knobs=_PER_FEDAVG_KNOBS,
+    check=check_of([*_SGD, _AVERAGED_STATISTICS]),
+  ),
+  _algorithm(
+    'fedala',
+    'FedALA',
+    _LAYERED,
+    knobs=_ALA_KNOBS,
     metrics=metrics.PERSONAL,
     check=_averaged_statistics,
   ),

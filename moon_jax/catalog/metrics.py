@@ -57,6 +57,9 @@ CONSENSUS = {
     'Consensus distance ||w_i - mean w||', 'norm, mean of clients'
   )
 }
+MIXTURE = {
+  'alpha_mean': Metric("Share alpha of the clients' own models", 'mean of clients')
+}
 PERSONAL = {
   'personal_loss_mean': Metric(
     'Training loss of personal models', 'nats, with the pull'

@@ -30,6 +30,8 @@ class Purpose(enum.IntEnum):
   FINE_TUNE = 17
   STRAGGLER_STEPS = 18
   ATTACK_DRAWS = 19
+  SAMPLE = 20
+  ADAPT = 21
 
 
 def host_rng(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:

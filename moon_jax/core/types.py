@@ -161,6 +161,8 @@ class Task(NamedTuple):
       `Algorithm.needs` names it.
     relative_size: [] float32, the client's training examples / the mean of all clients;
       None unless `Algorithm.needs` names it.
+    epoch_steps: [] float32, steps of a pass over the client's data, in the second
+      training if there is one; None unless `Algorithm.needs` names it.
     examined: after the last step, the total of `Algorithm.examine`; () elsewhere.
   """
 
@@ -172,6 +174,7 @@ class Task(NamedTuple):
   loss_with: Callable[[PyTree], jax.Array] | None = None
   class_counts: jax.Array | None = None
   relative_size: jax.Array | None = None
+  epoch_steps: jax.Array | None = None
   examined: PyTree = ()
 
 

@@ -110,15 +110,30 @@ class TrainingPlanner:
     """[K] client ids -> [K] steps that each one is in a lane at most."""
     return self.layout.whole_segments(self.real_steps(clients))
 
+  def epochs_of_round(
+    self, clients: np.ndarray, in_second_round: Iterable[int] = ()
+  ) -> np.ndarray:
+    """[K] client ids -> [K] passes in the round, if no fewer are drawn."""
+    epochs = np.full(len(clients), self.work.local_epochs)
+    if self.work.second_round_epochs:
+      is_second = np.isin(clients, list(in_second_round))
+      epochs[is_second] = self.work.second_round_epochs
+    return epochs
+
   def steps_of_round(
-    self, round_index: int, clients: np.ndarray, interrupted: Iterable[int] = ()
+    self,
+    round_index: int,
+    clients: np.ndarray,
+    interrupted: Iterable[int] = (),
+    in_second_round: Iterable[int] = (),
   ) -> np.ndarray:
     """[K] client ids -> [K] steps that each one trains in the round.
 
     With `local_epochs_min`, a client's number of epochs is drawn. An interrupted client
     trains some of its steps: the number is drawn, from 1 to all but one.
     """
-    steps = self.real_steps(clients)
+    epochs = self.epochs_of_round(clients, in_second_round)
+    steps = self.work.limited(epochs * self.work.epoch_steps(self.data.sizes[clients]))
     most_epochs, fewest_epochs = self.work.local_epochs, self.work.local_epochs_min
     if fewest_epochs:
       for slot, client in enumerate(clients.tolist()):
@@ -137,6 +152,7 @@ class TrainingPlanner:
     clients: np.ndarray,
     interrupted: Iterable[int] = (),
     slots: Iterable[int] | None = None,
+    in_second_round: Iterable[int] = (),
   ) -> list[tuple[np.ndarray, np.ndarray]]:
     """The batches of clients [K] in a round, as far as they train.
 
@@ -145,24 +161,33 @@ class TrainingPlanner:
       clients: [K] client ids, ascending.
       interrupted: those of them that stop before they have done all their steps.
       slots: slots of the clients whose batches are made; None: all.
+      in_second_round: those that take part for the second time.
 
     Returns:
       For each of these slots, (example_rows [steps, B], num_real [steps]) as
       `client_batches` returns them.
     """
     rows_of_slot = self.data.rows_of(clients)
-    steps = self.steps_of_round(round_index, clients, interrupted)
+    steps = self.steps_of_round(round_index, clients, interrupted, in_second_round)
+    epochs = self.epochs_of_round(clients, in_second_round)
     batches = []
     for slot in range(len(clients)) if slots is None else slots:
       rng_key = self.seed, round_index, int(clients[slot])
       example_rows, num_real = client_batches(
-        rows_of_slot[slot], rng_key=rng_key, work=self.work
+        rows_of_slot[slot],
+        rng_key=rng_key,
+        work=self.work,
+        num_epochs=int(epochs[slot]),
       )
       batches.append((example_rows[: steps[slot]], num_real[: steps[slot]]))
     return batches
 
   def plan(
-    self, round_index: int, clients: np.ndarray, interrupted: Iterable[int] = ()
+    self,
+    round_index: int,
+    clients: np.ndarray,
+    interrupted: Iterable[int] = (),
+    in_second_round: Iterable[int] = (),
   ) -> TrainingPlan:
     """The local training of clients [K] in a round.
 
@@ -170,16 +195,19 @@ class TrainingPlanner:
       round_index: the round, from 0.
       clients: [K] client ids, ascending.
       interrupted: those of them that stop before they have done all their steps.
+      in_second_round: those that take part for the second time.
     """
-    real_steps = self.steps_of_round(round_index, clients, interrupted)
+    real_steps = self.steps_of_round(round_index, clients, interrupted, in_second_round)
     num_steps = self.layout.whole_segments(real_steps)
     queues = pack(num_steps, self.layout.num_lanes)
     slots_here = sorted(itertools.chain(*(queues[i] for i in self.process_lanes)))
-    batches = self.batches(round_index, clients, interrupted, slots_here)
+    batches = self.batches(
+      round_index, clients, interrupted, slots_here, in_second_round
+    )
     batches_of_slot = dict(zip(slots_here, batches, strict=True))
 
     shape = self.max_steps, self.layout.num_lanes
-    example_rows = np.zeros((*shape, self.work.batch_size), np.int32)
+    example_rows = np.zeros((*shape, self.work.step_size), np.int32)
     # Of filler steps: in segments of a fixed length 0 tells the round to drop the step.
     # Otherwise nothing reads its result.
     num_real = np.full(shape, 0 if self.layout.segment_steps else 1, np.int32)
@@ -205,6 +233,26 @@ class TrainingPlanner:
       num_segments=segments.num_segments,
     )
     return TrainingPlan(schedule, step_real)
+
+
+class _Participations:
+  """Counts in how many rounds each client took part, round by round."""
+
+  def __init__(self, cohort: Callable[[int], np.ndarray], num_clients: int):
+    self._cohort = cohort
+    self._start = 0, np.zeros(num_clients, int)
+    self._last = self._start
+
+  def before(self, round_index: int) -> np.ndarray:
+    """[N] rounds before this one in which each client trained."""
+    first_round, counts = self._last
+    if first_round > round_index:
+      first_round, counts = self._start
+    counts = counts.copy()
+    for index in range(first_round, round_index):
+      counts[self._cohort(index)] += 1
+    self._last = round_index, counts
+    return counts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,6 +285,21 @@ class Planner:
     """[K] int32 ids of the clients that train and send in a round, ascending."""
     return self.draw(round_index).clients
 
+  def in_second_round(self, round_index: int) -> list[int]:
+    """The ids of the cohort that take part for the second time; [] if none asks.
+
+    Who trained before is drawn again from the seed, so a resumed run has the same plan.
+    """
+    if not (self.second_training and self.second_training.work.second_round_epochs):
+      return []
+    clients = self.cohort(round_index)
+    counts = self._participations.before(round_index)
+    return clients[counts[clients] == 1].tolist()
+
+  @functools.cached_property
+  def _participations(self) -> '_Participations':
+    return _Participations(self.cohort, self.participation.num_clients)
+
   def plan(self, round_index: int) -> RoundPlan:
     """The plan of a round, from 0."""
     draw = self.draw(round_index)
@@ -244,7 +307,9 @@ class Planner:
     training = self.training.plan(round_index, clients, draw.interrupted)
     second_schedule = None
     if self.second_training:
-      second = self.second_training.plan(round_index, clients, draw.interrupted)
+      second = self.second_training.plan(
+        round_index, clients, draw.interrupted, self.in_second_round(round_index)
+      )
       second_schedule = second.schedule
     mixing = None
     if self.averaging.mixing:

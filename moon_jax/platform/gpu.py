@@ -218,7 +218,7 @@ def _soonest_layout(planner_with, *, num_devices, max_lanes, step_time_of_lane):
 
 def _with_known_lengths(planner_with, layout):
   """Segments of the cheapest length: short ones end often, long ones have filler."""
-  batch_size = planner_with(layout=layout).training.work.batch_size
+  batch_size = planner_with(layout=layout).training.work.step_size
 
   def cost(layout):
     together = steps_together(layout.segment_steps, layout.lanes_per_device, batch_size)

@@ -12,7 +12,7 @@ from moon_jax.algorithms.base import Algorithm
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, for_purpose
-from moon_jax.core.types import ClientMetrics, PyTree, Scalars, Task, Upload
+from moon_jax.core.types import Batch, ClientMetrics, PyTree, Scalars, Task, Upload
 from moon_jax.data.device import TrainSplit
 from moon_jax.models import Network
 from moon_jax.planning.plan import Cohort, LaneSchedule
@@ -76,6 +76,7 @@ class Progress(NamedTuple):
       optimizer=scalars.optimizer,
       class_counts=self.client_facts.get('class_counts'),
       relative_size=self.client_facts.get('relative_size'),
+      epoch_steps=self.client_facts.get('epoch_steps'),
     )
 
 
@@ -128,6 +129,7 @@ class LocalTraining(NamedTuple):
 
   def start(self, client, received, memory, scalars, batch, client_facts) -> Progress:
     """The progress before the first step; only the shape of the batch matters."""
+    batch, *_ = self._batches_of_step(batch)
     variables = self.algorithm.download(received, memory)
     progress = Progress(
       client=client,
@@ -162,6 +164,8 @@ class LocalTraining(NamedTuple):
     """
     algorithm, params = self.algorithm, progress.variables['params']
     task = progress.task(received, scalars)
+    batches = self._batches_of_step(batch)
+    batch = batches[0]
     objective = self._objective(progress, references, received, scalars, batch, key)
     differentiate = jax.value_and_grad(objective, has_aux=True)
 
@@ -170,6 +174,24 @@ class LocalTraining(NamedTuple):
       # The gradient is then that of other params; the loss stays that of these.
       change = tree.checked(algorithm.perturb(grads, params, task), params, 'perturb')
       _, grads = differentiate(tree.add(params, change), progress.local)
+    if algorithm.descent:
+
+      def gradient_at(variables, batch=0):
+        elsewhere = self._objective(
+          progress._replace(variables=variables),
+          references,
+          received,
+          scalars,
+          batches[batch],
+          key,
+        )
+        gradient = jax.grad(elsewhere, has_aux=True)
+        grads, (_, statistics) = gradient(variables['params'], progress.local)
+        return grads, statistics
+
+      variables = progress.variables | {'params': params} | statistics
+      grads, local = algorithm.descent(grads, gradient_at, variables, task)
+      task = task._replace(local=tree.checked(local, progress.local, 'descent'))
     corrected = tree.checked(algorithm.correct(grads, task), grads, 'correct')
 
     optimizer = self.make_optimizer(**scalars.optimizer)
@@ -222,6 +244,16 @@ class LocalTraining(NamedTuple):
       server_finite=None,
     )
     return Finished(upload=upload, memory=memory, metrics=metrics)
+
+  def _batches_of_step(self, batch: Batch) -> list[Batch]:
+    """The batches of a step, whose examples take turns in what the plan gives it."""
+    num_batches = self.algorithm.num_batches
+    if num_batches == 1:
+      return [batch]
+    return [
+      jax.tree.map(lambda leaf, first=first: leaf[first::num_batches], batch)
+      for first in range(num_batches)
+    ]
 
   def _objective(self, progress, references, received, scalars, batch, key):
     """Builds (params, `Task.local`) -> the loss, and what goes with it.

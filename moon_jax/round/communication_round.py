@@ -42,21 +42,30 @@ def make_round(
     memories = held_memories.of_cohort()
     if algorithm.share:  # without a server, neighbours average before they train
       memories = mix(memories, plan.mixing)
+    second_comes_first = algorithm.second_training and (
+      algorithm.second_training.comes_first
+    )
     work = Work(
       received=algorithm.broadcast(state.server),
       round=state.round,
       scalars=scalars,
-      # A second training, if there is one, has the memories to itself.
-      memories=() if train_second else memories,
+      # A second training that comes later has the memories to itself.
+      memories=() if train_second and not second_comes_first else memories,
       cohort=plan.cohort,
       schedule=plan.schedule,
       data=data,
     )
+    if second_comes_first:
+      second = train_second(work._replace(schedule=plan.second_schedule))
+      work = work._replace(memories=second.memory)
     finished = train(work)
     server = aggregate(state.server, finished, plan, scalars.algorithm)
+    if train_second and not second_comes_first:
+      second_work = work._replace(memories=memories, schedule=plan.second_schedule)
+      second = train_second(second_work)
+      finished = finished._replace(memory=second.memory)
     if train_second:
-      work = work._replace(memories=memories, schedule=plan.second_schedule)
-      finished = add_second_training(finished, work)
+      finished = finished._replace(metrics=with_second(finished, second))
     client_memories = held_memories.updated(finished.memory, finished.metrics.finite)
     metrics = finished.metrics._replace(
       computed=extra_scalars, server_finite=tree.all_finite(server)
@@ -97,16 +106,14 @@ def make_round(
       raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
     return tree.checked(server, old_server, 'aggregate')
 
-  def add_second_training(first, work):
-    """What the clients leave behind after both trainings."""
-    second = train_second(work)
+  def with_second(first, second):
+    """The metrics of a cohort with those of its second training."""
     num_seen = jnp.maximum(second.metrics.num_seen, 1.0)
     personal_loss = second.metrics.sums['train_loss'] / num_seen
-    metrics = first.metrics._replace(
+    return first.metrics._replace(
       reports=first.metrics.reports | {'personal_loss': personal_loss},
       finite=first.metrics.finite & second.metrics.finite,
     )
-    return Finished(upload=first.upload, memory=second.memory, metrics=metrics)
 
   return run_round
 

@@ -76,10 +76,16 @@ def _facts_of_a_client(fact_names, num_classes):
   Raises:
     UsageError: there is no fact of this name.
   """
-  facts = {'class_counts': jnp.ones(num_classes), 'relative_size': jnp.ones(())}
+  facts = {
+    'class_counts': jnp.ones(num_classes),
+    'relative_size': jnp.ones(()),
+    'epoch_steps': jnp.ones(()),
+  }
   unknown_names = sorted(set(fact_names) - set(facts))
   if unknown_names:
+    *names, last_name = facts
     raise UsageError(
-      f'needs: there is no {unknown_names[0]!r}, only {" and ".join(facts)}.'
+      f'needs: there is no {unknown_names[0]!r}, only {", ".join(names)} and '
+      f'{last_name}.'
     )
   return {name: facts[name] for name in fact_names}

@@ -43,12 +43,13 @@ class HostTestPrograms(NamedTuple):
   Attributes:
     evaluate: (state, test, validation) -> Score.
     of_clients: the test of each client on its own examples; None if there is none.
-    fine_tuned: the test of fine-tuned models; None without fine-tuning.
+    fine_tuned: column of the records -> the test of fine-tuned models; {} without
+      fine-tuning.
   """
 
   evaluate: Callable
   of_clients: Callable | None
-  fine_tuned: Callable | None
+  fine_tuned: dict[str, Callable]
 
 
 def evaluate(
@@ -78,8 +79,8 @@ def evaluate(
   num_correct = None
   if programs.of_clients:
     num_correct = _test_clients(experiment, programs.of_clients, state, store)
-  if programs.fine_tuned:
-    num_correct['tuned_accuracy'] = programs.fine_tuned(state)
+  for column, test_fine_tuned in programs.fine_tuned.items():
+    num_correct[column] = test_fine_tuned(state)
   distance = None
   if experiment.algorithm.share:
     distance = _distance_of_state(experiment, state, store, has_trained)

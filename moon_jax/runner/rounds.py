@@ -29,7 +29,6 @@ import numpy as np
 
 from moon_jax.building import client_tests, fine_tuning, programs
 from moon_jax.building.experiment import Experiment
-from moon_jax.config import used_value
 from moon_jax.core import tree
 from moon_jax.core.types import ClientMetrics, PyTree, State
 from moon_jax.data.device import TrainSplit
@@ -207,9 +206,10 @@ class Rounds:
     test_clients = None
     if experiment.tests.of_clients:
       test_clients = client_tests.compiled(experiment, state)
-    test_fine_tuned = None
-    if used_value(experiment.config, 'fine_tune_epochs'):
-      test_fine_tuned = fine_tuning.compiled(experiment, state)
+    test_fine_tuned = {
+      column: fine_tuning.compiled(experiment, state, tuning)
+      for column, tuning in fine_tuning.tunings(experiment).items()
+    }
     host_tests = evaluation.HostTestPrograms(
       evaluate=compiled.evaluate, of_clients=test_clients, fine_tuned=test_fine_tuned
     )

@@ -82,6 +82,7 @@ MODEL = 33_738
 TRAFFIC = dict.fromkeys(catalog.names('algorithm'), MODEL) | {
   'fedper': MODEL - 650,  # the classifier stays: 64 * 10 + 10
   'fedbabu': (MODEL, MODEL - 650),  # sent without the classifier
+  'fedrep': MODEL - 650,
   'scaffold': 2 * MODEL,  # with the control variate or its change
   'fedproc': MODEL + 10 * 64 + 10,  # with 10 prototypes, and which of them exist
   'fedproto': 10 * 64 + 10,  # only the prototypes
@@ -105,7 +106,7 @@ def test_traffic_is_what_a_real_deployment_would_move(algorithm):
   flags = f'algorithm={name}'
   if scope:
     flags += ' sa_moon.scope=server'
-  if name == 'ditto':
+  if name in ('ditto', 'apfl', 'pfedme', 'per_fedavg', 'fedala'):
     flags += ' data.local_test=0.2'
   traffic = build(flags).traffic
   assert traffic == tuple((4 * np.ones(2, int) * TRAFFIC[algorithm]).tolist())

@@ -23,6 +23,11 @@ NUMBERS = [
 FURTHER = {
   'fine_tune_epochs': {'data.local_test': 0.2},
   'ditto': {'data.local_test': 0.2},
+  'apfl': {'data.local_test': 0.2},
+  'pfedme': {'data.local_test': 0.2},
+  'per_fedavg': {'data.local_test': 0.2},
+  'per_fedavg.delta': {'data.local_test': 0.2, 'per_fedavg.hessian': 'difference'},
+  'fedala': {'data.local_test': 0.2},
   'dco_moon.normalise': {'dco_moon.mu': 1.0},
 }
 LIMIT_BYTES = 2**34
@@ -49,7 +54,9 @@ def setting(name, data):
       values[selecting] = users[0]
   if every_knob[name].used_if:
     other, _ = every_knob[name].used_if
-    values[other] = {bool: True, float: 0.3, str: 'mlp'}[every_knob[other].kind]
+    values.setdefault(
+      other, {bool: True, float: 0.3, str: 'mlp'}[every_knob[other].kind]
+    )
   return values
 
 

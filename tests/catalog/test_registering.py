@@ -302,7 +302,7 @@ FAILING = {
     'scalars: x must be float32[], not float32[2].'
   ),
   'moon_jax.Algorithm(needs={"class_count"})': (
-    "needs: there is no 'class_count', only class_counts and relative_size."
+    "needs: there is no 'class_count', only class_counts, relative_size and epoch_steps."
   ),
 }
 

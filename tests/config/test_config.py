@@ -82,6 +82,10 @@ OFF = {
   ),
   'sa_moon.acceptance': ({'algorithm': 'sa_moon'}, {'sa_moon.sigma': 0.0}),
   'fedlc.least_count': ({'algorithm': 'fedlc'}, {'fedlc.tau': 0.0}),
+  'per_fedavg.delta': (
+    {'algorithm': 'per_fedavg', 'per_fedavg.hessian': 'difference'},
+    {'per_fedavg.hessian': 'none'},
+  ),
   'moon_cnn.head_width': ({'model': 'moon_cnn'}, {'moon_cnn.head': 'none'}),
   'moon_cnn.representation': ({'model': 'moon_cnn'}, {'moon_cnn.head': 'none'}),
   'resnet.head_width': ({'model': 'resnet18'}, {'resnet.head': 'none'}),

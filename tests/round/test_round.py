@@ -433,6 +433,6 @@ def test_the_purposes_of_draws_keep_their_numbers():
   assert ' '.join(keys.Purpose.__members__) == (
     'INIT PARTITION COHORT BATCHES SUBSET NOISE AUGMENT TOPOLOGY DROPOUT ANNEALING '
     'FROZEN VALIDATION LOCAL_TEST EPOCHS STRAGGLERS ATTACK SECOND FINE_TUNE '
-    'STRAGGLER_STEPS ATTACK_DRAWS'
+    'STRAGGLER_STEPS ATTACK_DRAWS SAMPLE ADAPT'
   )
-  assert [*keys.Purpose] == [*range(20)]
+  assert [*keys.Purpose] == [*range(22)]

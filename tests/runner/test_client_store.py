@@ -111,14 +111,20 @@ OTHERS = [
   'dco_moon',
   'krum',
   'ditto',
+  'fedrep',
+  'apfl',
+  'pfedme',
+  'per_fedavg',
+  'fedala',
 ]
+WITH_TESTS = ('ditto', 'apfl', 'pfedme', 'per_fedavg', 'fedala')
 
 
 @pytest.mark.parametrize('algorithm', few(PLAIN, OTHERS))
 def test_every_tier_gives_the_same_run(tmp_path, algorithm):
   for tier in TIERS:
     changes = {'algorithm': algorithm, 'eval_every_rounds': 4}
-    changes |= {'data.local_test': 0.2} if algorithm == 'ditto' else {}
+    changes |= {'data.local_test': 0.2} if algorithm in WITH_TESTS else {}
     if tier == 'disk':  # resumed, after a round that was tested
       run(tmp_path / tier, tier, num_rounds=4, **changes)
     metrics = run(tmp_path / tier, tier, **changes).metrics

@@ -146,6 +146,36 @@ def fine_tuned(run, epochs):
   return counted(run, labels_of)[:2]
 
 
+def test_per_fedavgs_models_are_an_inner_step_away_from_the_global_one(tmp_path):
+  changes = {'algorithm': 'per_fedavg', 'per_fedavg.alpha': 0.5, 'num_rounds': 3}
+  run = moon_jax.run(config(changes), tmp_path / 'run')
+  saved = np.load(run.workdir / 'partition.npz')
+  data = load_data(DataOptions(moon_jax.config.validate(config())))
+  model = Model(moon_jax.load(run.workdir).variables['params'], {})
+  examples = normal(data.train_images), data.train_labels
+  # A step of two batches holds the examples of the largest client.
+  batch_size = min(64, -(-int(np.diff(saved['offsets']).max()) // 2))
+
+  def labels_of(client, tested, *, is_adapted=True):
+    begin, end = saved['offsets'][client : client + 2]
+    rng = host_rng(0, Purpose.ADAPT, 2, client, 0)
+    batch = rng.permutation(saved['indices'][begin:end])[:batch_size]
+    sgd = {'learning_rate': 0.5, 'momentum': 0.0, 'weight_decay': 0.0}
+    batches = [batch] if is_adapted else []
+    return predicted(
+      personal.trained(reference.mlp, model, examples, batches, sgd), tested
+    )
+
+  correct, sizes, _ = counted(run, labels_of)
+  expected = metrics.over_clients(correct, sizes, 'personal_accuracy')
+  recorded = columns(run.metrics[-1], 'personal_accuracy')
+  assert recorded == pytest.approx(expected, rel=1e-12)
+  before, _, _ = counted(run, lambda c, images: labels_of(c, images, is_adapted=False))
+  expected = metrics.over_clients(before, sizes, 'local_accuracy')
+  assert columns(run.metrics[-1], 'local_') == pytest.approx(expected, rel=1e-12)
+  assert (before != correct).any()
+
+
 def test_the_global_model_fine_tuned_by_each_client(tmp_path):
   # MOON's clients remember a model, and fine-tuning has no contrastive term.
   changes = {'algorithm': 'moon', 'execution.client_store': 'disk'}

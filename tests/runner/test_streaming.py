@@ -68,6 +68,8 @@ def check_same(first, second):
       {'augmentation.name': 'crop_flip'},
       {'algorithm': 'fedlc'},
       {'algorithm': 'ditto', 'fine_tune_epochs': 1},
+      {'algorithm': 'fedala', 'execution.client_store': 'disk'},
+      {'algorithm': 'per_fedavg', 'fine_tune_epochs': 1},
       {'algorithm': 'scaffold', 'execution.client_store': 'disk'},
       {'algorithm': 'decentralized_moon', 'participation': 1.0},
       {

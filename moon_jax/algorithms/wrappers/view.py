@@ -30,6 +30,9 @@ def with_view(
   def perturb(grads, params, task):
     return inner.perturb(grads, params, inner_task(task))
 
+  def descent(gradient, gradient_at, variables, task):
+    return inner.descent(gradient, gradient_at, variables, inner_task(task))
+
   return inner._replace(
     download=lambda received, memory: inner.download(*view(received, memory)),
     begin=lambda received, memory: inner.begin(*view(received, memory)),
@@ -38,6 +41,7 @@ def with_view(
       outputs, references, params, inner_task(task), batch
     ),
     perturb=perturb if inner.perturb else None,
+    descent=descent if inner.descent else None,
     correct=lambda grads, task: inner.correct(grads, inner_task(task)),
     after_update=lambda updated, params, task: inner.after_update(
       updated, params, inner_task(task)

@@ -1,0 +1,62 @@
+"""FedRep: Collins et al., ICML 2021, arXiv:2102.07078: the head, then the body."""
+
+from moon_jax.algorithms import base
+from moon_jax.algorithms.private import Paths, divided, joined, with_private
+from moon_jax.core.errors import KnobError
+from moon_jax.core.flags import flag
+from moon_jax.core.types import Layers, Upload
+
+
+def fedrep(*, head_epochs: int, network_layers: Layers) -> base.Algorithm:
+  """Each client trains its own head on the received body, then the body under it.
+
+  h_i <- h_i - eta grad_h L(b, h_i) for `head_epochs` epochs, b as received; then
+  b_i <- b_i - eta grad_b L(b_i, h_i) for `local_epochs` epochs, with the new h_i.
+
+  Only b_i is sent: b <- sum_k (n_k / n) b_k over the cohort. The head is the output
+  layer; all clients begin with the same one, and an absent client keeps its own. The
+  part that is not trained gets no update at all, and each phase begins with a fresh
+  optimizer. Statistics of batch normalisation are those of the second phase.
+
+  Args:
+    head_epochs: epochs of the head in a round, at least 1.
+    network_layers: the layers of the network.
+
+  Raises:
+    KnobError: the output layer of the network is not known.
+  """
+  if not network_layers.output:
+    raise KnobError(
+      'algorithm',
+      'fedrep',
+      'trains the output layer by itself, which cannot be found in this network: '
+      f'choose another {flag("model")}.',
+    )
+  return with_head(network_layers.output, head_epochs)
+
+
+def with_head(head: Paths, head_epochs: int) -> base.Algorithm:
+  """FedRep with the variables at these paths as the head."""
+
+  def keep_head(updated, params, task):
+    body, _ = divided({'params': updated}, head)
+    _, head_before = divided({'params': params}, head)
+    return joined(body, head_before)['params']
+
+  def keep_body(updated, params, task):
+    body_before, _ = divided({'params': params}, head)
+    _, trained_head = divided({'params': updated}, head)
+    return joined(body_before, trained_head)['params']
+
+  def trained_head(trained, task):
+    return Upload(), divided(trained, head)[1]
+
+  head_training = base.Algorithm(
+    download=joined, after_update=keep_body, upload=trained_head
+  )
+  return with_private(head)._replace(
+    after_update=keep_head,
+    second_training=base.SecondTraining(
+      algorithm=head_training, epochs=head_epochs, comes_first=True
+    ),
+  )
