@@ -202,5 +202,7 @@ def _rounds(config: config_lib.Config) -> Iterator[Round]:
     results = rounds_left.run(lambda number: True)
     with contextlib.closing(results):  # before the store
       for round in results:
-        stop_if_diverged(round.metrics, round.clients, config.on_nonfinite)
+        stop_if_diverged(
+          round.metrics, round.clients, config.on_nonfinite, built.data.client_name
+        )
         yield round

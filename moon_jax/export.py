@@ -6,7 +6,8 @@
   --output=FILE   ends in .safetensors or .npz: weights, which moon_jax reads too; in
                   .py: the network in PyTorch, with its weights in a file beside it;
                   or in .onnx, which needs the package onnx; see docs/weights.md
-  --client=N      the client, from 0, if each client has a model of its own
+  --client=N      the client, by name or by number from 0, if each client has a model
+                  of its own
   --config=FILE   a config file to run first: it registers parts that the run uses
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 75 SIGTERM
@@ -45,11 +46,10 @@ def parse(argv: Sequence[str]) -> tuple[str, flags.FlagValues]:
   Raises:
     UsageError: a flag is missing or unknown, or there is not one run directory.
   """
-  flag_types = {'output': str, 'config': str, 'client': int}
+  flag_types = {'output': str, 'config': str, 'client': str}
   words, values = cli.read_flags(argv, flag_types)
   if len(words) != 1 or not values.output:
     raise UsageError(f'The words must be RUN {option("output")}=FILE; see --help.')
-  cli.require_client(values.client)
   return words[0], values
 
 
@@ -71,7 +71,9 @@ def export(argv: Sequence[str]) -> str:
   trained = inference.load(run, client=values.client)
   trained.save(target)
   num_weights = tree.num_parameters(trained.variables)
-  model = 'the global model' if trained.client is None else f'client {trained.client}'
+  model = 'the global model'
+  if trained.client is not None:
+    model = f'client {trained.client_name}'
   written = str(target)
   if target.suffix == '.py':
     written += f' and {exported.weights_beside(target).name}'

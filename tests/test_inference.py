@@ -151,9 +151,9 @@ def test_who_has_a_model_of_its_own(algorithm, batch_norm):
 
 def test_a_client_without_a_model_of_its_own(workdir):
   # The only client needs no number.
-  inference.check_client(workdir, None, num_client_models=1)
+  assert inference.client_number(workdir, None, 1, names=None) is None
   with pytest.raises(UsageError, match=r'client=1 must be 0 to 0'):
-    inference.check_client(workdir, 1, num_client_models=1)
+    inference.client_number(workdir, 1, 1, names=None)
   with pytest.raises(UsageError, match='client=0 must be left out: the model is glob'):
     moon_jax.load(workdir, client=0)
 

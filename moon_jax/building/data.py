@@ -16,13 +16,13 @@ from moon_jax.config import (
   flatten,
   used_knobs,
 )
+from moon_jax.core.client_names import name_of
 from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import Dataset, Scale
 from moon_jax.data import holdout, partition, sources
 from moon_jax.data.device import DeviceSplit, TrainSplit
 from moon_jax.data.federated import users
-from moon_jax.data.federated.users import name_of
 from moon_jax.data.partition import Partition
 from moon_jax.planning import clients
 from moon_jax.platform import devices

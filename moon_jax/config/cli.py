@@ -240,15 +240,6 @@ def read_flags(
     raise UsageError(f'{problem}; see --help.') from None
 
 
-def require_client(number: int | None) -> None:
-  """Refuses the value of --client if no run has such a client."""
-  if number is not None and number < 0:
-    raise UsageError(
-      f'{option("client", number)} must be left out, or be a number from 0 if each '
-      'client has a model of its own.'
-    )
-
-
 def values_of(option_name: str, words: Sequence[str]) -> dict[str, list[str]]:
   """['seed=0,1'] -> {'seed': ['0', '1']}, from the words of --over or --where.
 

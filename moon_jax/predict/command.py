@@ -9,7 +9,8 @@
                   the same numbers of black and white
   --output=FILE   an .npz file for `labels` [M], `logits` [M, classes] and
                   `representations` [M, D]; default <input>_predictions.npz
-  --client=N      the client, from 0, if each client has a model of its own
+  --client=N      the client, by name or by number from 0, if each client has a model
+                  of its own
   --config=FILE   a config file to run first: it registers parts that the run uses
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 75 SIGTERM
@@ -77,7 +78,9 @@ def predict(values: flags.FlagValues) -> str:
     predicted_arrays['class_names'] = np.array(class_names)
   with files.replacing(target) as file:
     np.savez(file, **predicted_arrays)
-  model = 'the global model' if values.client is None else f'client {values.client}'
+  model = 'the global model'
+  if trained.client is not None:
+    model = f'client {trained.client_name}'
   return (
     f'{target}: {len(images)} images, by {model} after round {trained.round} of '
     f'{values.workdir}'
@@ -95,7 +98,7 @@ def parse(argv: list[str]) -> flags.FlagValues:
     'input': str,
     'output': str,
     'config': str,
-    'client': int,
+    'client': str,
   }
   stray_words, values = cli.read_flags(argv, flag_types)
   if stray_words:
@@ -103,7 +106,6 @@ def parse(argv: list[str]) -> flags.FlagValues:
   for name in ('workdir', 'input'):
     if not values[name].value:
       raise UsageError(f'{option(name)} is missing; see --help.')
-  cli.require_client(values.client)
   return values
 
 

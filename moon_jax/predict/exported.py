@@ -9,7 +9,7 @@ from moon_jax import __version__, catalog
 from moon_jax.building.network import NetworkOptions
 from moon_jax.config import Config
 from moon_jax.core import files, weights
-from moon_jax.core.errors import UsageError
+from moon_jax.core.errors import UsageError, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.types import PyTree, Scale
 from moon_jax.exchange import networks, onnx_graph, pytorch
@@ -22,7 +22,9 @@ def describe(
   workdir: pathlib.Path,
   saved: Record,
   round_number: int,
+  *,
   client: int | None,
+  client_name: str | None,
   num_classes: int,
 ) -> Record:
   """The metadata of a file of weights, as JSON.
@@ -32,6 +34,7 @@ def describe(
     saved: its config.json.
     round_number: number of completed rounds.
     client: the client whose model it is; None for the global model.
+    client_name: the name that the data give it; None if they give none.
     num_classes: Y.
   """
   metadata = {'moon_jax': __version__}
@@ -42,7 +45,10 @@ def describe(
   metadata['round'] = round_number
   if client is not None:
     # The recorded accuracy is a mean over the clients' models, not this one's.
-    return metadata | {'client': client}
+    metadata['client'] = client
+    if client_name is not None:
+      metadata['client_name'] = client_name
+    return metadata
   for line in files.read_lines(workdir / METRICS):
     if line['round'] == round_number and 'test_accuracy' in line:
       metadata['test_accuracy'] = line['test_accuracy']
@@ -102,7 +108,10 @@ def weights_beside(python_file: pathlib.Path) -> pathlib.Path:
 
 def _facts(metadata: Record, config: Config, scale: Scale) -> pytorch.Facts:
   images = metadata['images']
-  whose = f' for client {metadata["client"]}' if 'client' in metadata else ''
+  whose = ''
+  if 'client' in metadata:
+    name = metadata.get('client_name', metadata['client'])
+    whose = f' for client {printable(str(name))}'
   return pytorch.Facts(
     model=config.model,
     origin=(

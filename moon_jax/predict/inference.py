@@ -5,7 +5,7 @@ import functools
 import os
 import pathlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -21,7 +21,7 @@ from moon_jax.building.data import (
   with_one_client_if_centralized,
 )
 from moon_jax.building.network import NetworkOptions, make_network, with_initial_weights
-from moon_jax.core import files, weights
+from moon_jax.core import client_names, files, weights
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.outputs import MODEL_SUFFIXES, WEIGHT_SUFFIXES, any_of
 from moon_jax.core.paths import expand
@@ -93,6 +93,12 @@ class Trained:
   def client(self) -> int | None:
     """Number of the client whose model it is; None if it is the global model."""
     return self.about.get('client')
+
+  @property
+  def client_name(self) -> str | None:
+    """Its name or number, as text; None if it is the global model."""
+    number = self.client
+    return None if number is None else self.about.get('client_name', str(number))
 
   @property
   def image_shape(self) -> tuple[int, int, int]:
@@ -250,15 +256,16 @@ class Trained:
     )
 
 
-def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
+def load(workdir: str | pathlib.Path, client: int | str | None = None) -> Trained:
   """Loads what a run learned, from its newest checkpoint; needs no training data.
 
   Args:
     workdir: the run directory, also of a run in progress; or a file that
       `Trained.save` or `moon_jax.export` has written.
-    client: number of the client whose model is loaded, from 0, if each client has its
-      own (SOLO, FedPer, FedBN, Ditto, FedProto, no server, `batch_norm=local`); None:
-      the global model, or the model of the only client.
+    client: name of the client whose model is loaded, or its number from 0, if each
+      client has its own (SOLO, FedPer, FedBN, Ditto, FedProto, no server,
+      `batch_norm=local`). A text that is both is the name. None: the global model, or
+      the model of the only client.
 
   Raises:
     UsageError: the path is no run directory, or has no such model.
@@ -271,11 +278,11 @@ def load(workdir: str | pathlib.Path, client: int | None = None) -> Trained:
   return _from_run_directory(workdir, client)
 
 
-def _from_run_directory(workdir: pathlib.Path, client: int | None) -> Trained:
+def _from_run_directory(workdir: pathlib.Path, client: int | str | None) -> Trained:
   """The model in the newest checkpoint."""
   saved = _read_saved_config(workdir)
   layout.require_plain_path(workdir)
-  class_counts = _read_class_counts(workdir)
+  class_counts, names = _read_partition(workdir)
   num_classes = class_counts.shape[1]
   config, network = _config_and_network(workdir, saved, num_classes)
   algorithm = make_algorithm(AlgorithmOptions(config), network)
@@ -285,7 +292,9 @@ def _from_run_directory(workdir: pathlib.Path, client: int | None) -> Trained:
     # There is a global model too; the client's own is asked for.
     tested_models = jax.vmap(algorithm.personal, (None, 0))
     has_client_models = True
-  check_client(workdir, client, config.num_clients if has_client_models else 0)
+  num_client_models = config.num_clients if has_client_models else 0
+  client = client_number(workdir, client, num_client_models, names)
+  client_name = names[client] if names and client is not None else None
 
   def first_memory():
     """The memory of a client that has never trained: it is in no checkpoint."""
@@ -308,16 +317,25 @@ def _from_run_directory(workdir: pathlib.Path, client: int | None) -> Trained:
     config=config,
     network=network,
     variables=jax.tree.map(lambda leaf: leaf[0], model_of_client),
-    about=exported.describe(workdir, saved, int(state.round), client, num_classes),
+    about=exported.describe(
+      workdir,
+      saved,
+      int(state.round),
+      client=client,
+      client_name=client_name,
+      num_classes=num_classes,
+    ),
     class_counts=class_counts,
   )
 
 
-def _from_weights_file(path: pathlib.Path, client: int | None) -> Trained:
+def _from_weights_file(path: pathlib.Path, client: int | str | None) -> Trained:
   """The model in a file of weights, which holds one."""
   arrays, metadata = exported.read(path)
-  if client not in (None, metadata.get('client')):
-    raise UsageError(f'client={client} must be left out: {path} holds one model.')
+  words = {str(metadata.get('client')), metadata.get('client_name')}
+  if client is not None and str(client) not in words:
+    word = client_names.in_message(client)
+    raise UsageError(f'client={word} must be left out: {path} holds one model.')
   config, network = _config_and_network(path, metadata, metadata['num_classes'])
   return Trained(
     workdir=path,
@@ -400,31 +418,41 @@ def as_batch(
   return batch
 
 
-def check_client(
-  workdir: pathlib.Path, client: int | None, num_client_models: int
-) -> None:
-  """Raises UsageError unless there is such a model.
+def client_number(
+  workdir: pathlib.Path,
+  client: int | str | None,
+  num_client_models: int,
+  names: Sequence[str] | None,
+) -> int | None:
+  """The number of the client whose model is asked for; None for the global model.
 
   Args:
     workdir: the run directory.
-    client: the client whose model is asked for; None for the global model.
+    client: name or number of the client; None for the global model.
     num_client_models: number of clients that have a model of their own; 0 if the model
       is global.
+    names: names of the clients; None if they are numbered.
+
+  Raises:
+    UsageError: there is no such model.
   """
-  last_client = num_client_models - 1
-  if num_client_models > 1 and client is None:
+  if client is None:
+    if num_client_models > 1:
+      choices = f'N from 0 to {num_client_models - 1}'
+      if names:
+        choices = f'a name ({client_names.listed(names)}) or {choices}'
+      raise UsageError(
+        f'The run in {workdir} has no global model, but one for each client: choose '
+        f'one by client=N (--client=N), {choices}.'
+      )
+    return None
+  if not num_client_models:
     raise UsageError(
-      f'The run in {workdir} has no global model, but one for each client: choose one '
-      f'by client=N (--client=N), N from 0 to {last_client}.'
+      f'client={client_names.in_message(client)} must be left out: the model is '
+      f'global, for the run in {workdir}.'
     )
-  if client is None or 0 <= client < num_client_models:
-    return
-  requirement = 'left out: the model is global'
-  if num_client_models:
-    requirement = f'0 to {last_client}'
-  raise UsageError(
-    f'client={client!r} must be {requirement}, for the run in {workdir}.'
-  )
+  place = f'the run in {workdir}'
+  return client_names.number_of(client, names, num_client_models, place)
 
 
 def _read_saved_config(workdir: pathlib.Path) -> run_directory.Record:
@@ -440,7 +468,12 @@ def _read_saved_config(workdir: pathlib.Path) -> run_directory.Record:
   return saved
 
 
-def _read_class_counts(workdir: pathlib.Path) -> np.ndarray:
+def _read_partition(workdir: pathlib.Path) -> tuple[np.ndarray, list[str] | None]:
+  """[N, Y] training examples of each client and class; the clients' names, if any."""
   path = workdir / layout.PARTITION
   with one_line(f'{path} cannot be read'):
-    return files.arrays(path, kinds=layout.PARTITION_KINDS)['class_counts']
+    class_counts = files.arrays(path, kinds=layout.PARTITION_KINDS)['class_counts']
+    names = client_names.saved_names(path)
+    if names is not None and len(names) != len(class_counts):
+      raise ValueError(f'{len(names)} names of {len(class_counts)} clients')
+    return class_counts, names

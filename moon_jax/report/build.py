@@ -47,7 +47,8 @@ def collect(request: Request) -> files.Report:
     *_pivots(finished, request),
     *(sections.curves(setting) for setting in settings),
     sections.sweeps(settings),
-    sections.clients(trained_models),
+    sections.each_client(settings, note),
+    sections.class_shares(trained_models),
     sections.models(trained_models),
     sections.runs(runs, groups.varying(runs)),
   ]

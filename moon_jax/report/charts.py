@@ -94,11 +94,13 @@ class Line(NamedTuple):
     label: label in the legend; it decides the style.
     points: `statistics.estimates` by round, or by the index of a sweep's value.
     style_label: label of the series whose style it has; '' if it is a series itself.
+    style: its style if it is of no series, such as the line of a client; else None.
   """
 
   label: str
   points: pd.DataFrame
   style_label: str = ''
+  style: Style | None = None
 
   @property
   def band(self) -> np.ndarray:
@@ -156,12 +158,14 @@ class Spread(NamedTuple):
   Attributes:
     name, title, x_label: as in a LineChart.
     groups: label -> [clients] values.
+    names: label -> [clients] names or numbers of the clients.
   """
 
   name: str
   title: str
   x_label: str
   groups: dict[str, np.ndarray]
+  names: dict[str, list[str]]
 
 
 class ClassPoints(NamedTuple):

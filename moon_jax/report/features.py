@@ -88,21 +88,26 @@ def embed(representations: np.ndarray) -> np.ndarray:
   return TSNE(perplexity=perplexity, random_state=_SEED).fit_transform(representations)
 
 
-def client_accuracy(confusion: np.ndarray, class_counts: np.ndarray) -> np.ndarray:
-  """The global model's accuracy under each client's distribution of classes.
+def expected_accuracy(
+  confusion: np.ndarray, class_counts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """The accuracy that is expected of the global model from a client's class shares.
+
+  It is no client's accuracy: a client whose images look different is not noticed.
 
   Args:
     confusion: [Y, Y] test images by class and predicted class.
     class_counts: [N, Y] training examples of each client and class.
 
   Returns:
-    [N] in [0, 1]: the sum over classes of the client's share of the class times the
-    accuracy on its test images. Classes without a test image are left out, and so are
-    clients that own only such classes.
+    [N] bool, the clients that own a class with test images; and for each of these, in
+    [0, 1], the sum over such classes of the client's share of the class times the
+    accuracy on its test images.
   """
   num_tested = confusion.sum(1)
   is_tested = num_tested > 0
   class_accuracy = np.diag(confusion)[is_tested] / num_tested[is_tested]
   counts = class_counts[:, is_tested]
-  counts = counts[counts.sum(1) > 0]
-  return counts @ class_accuracy / counts.sum(1)
+  has_tested_class = counts.sum(1) > 0
+  counts = counts[has_tested_class]
+  return has_tested_class, counts @ class_accuracy / counts.sum(1)

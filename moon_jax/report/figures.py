@@ -65,7 +65,7 @@ def _lines(chart: LineChart, styles: Mapping[str, Style]) -> Figure:
   panel.set_ylabel(chart.y_label, parse_math=False)
   plots.open_frame(panel)
   for line in chart.lines:
-    style = styles[line.label]
+    style = line.style or styles[line.label]
     x = line.points.index
     lower, mean, upper = line.band
     panel.plot(

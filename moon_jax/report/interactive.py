@@ -57,8 +57,9 @@ def _add_lines(
   drawing: go.Figure, chart: LineChart, styles: Mapping[str, Style]
 ) -> None:
   for line in chart.lines:
-    _add_band(drawing, line, styles[line.label])
-    _add_line(drawing, chart, line, styles[line.label])
+    style = line.style or styles[line.label]
+    _add_band(drawing, line, style)
+    _add_line(drawing, chart, line, style)
   drawing.update_layout(hovermode='closest')
   drawing.update_xaxes(title=chart.x_label)
   drawing.update_yaxes(title=chart.y_label)
@@ -84,8 +85,13 @@ def _add_band(drawing: go.Figure, line: Line, style: Style) -> None:
     opacity=0.15,
     mode='none',
     name=line.label,
-    meta=line.label,
+    meta=_series_of(line),
   )
+
+
+def _series_of(line: Line) -> str | None:
+  """The series with which a line is shown; None for a line that is of no series."""
+  return line.label if line.style is None else None
 
 
 def _add_line(drawing: go.Figure, chart: LineChart, line: Line, style: Style) -> None:
@@ -105,7 +111,7 @@ def _add_line(drawing: go.Figure, chart: LineChart, line: Line, style: Style) ->
     hovertemplate=f'{_with_breaks(line.label)}<br>{chart.x_label} %{{x}}<br>'
     '%{customdata}<extra></extra>',
     name=line.label,
-    meta=line.label,
+    meta=_series_of(line),
   )
 
 
@@ -164,7 +170,8 @@ def _add_boxes(drawing: go.Figure, chart: Spread, styles: Mapping[str, Style]) -
       marker={'symbol': style.marker.plotly, 'size': 6, 'color': style.colour},
       name=label,
       meta=label,
-      hovertemplate='%{x:.2f}<extra></extra>',
+      customdata=[chart.names[label]],
+      hovertemplate='%{customdata}: %{x:.2f}<extra></extra>',
       boxpoints='all',
       pointpos=0,
       jitter=0.4,

@@ -43,7 +43,7 @@ class _TexColumn(NamedTuple):
 def text(table: Table) -> str:
   """The tabular of a table."""
   columns = [
-    _tex_column(column, table.rows, is_number)
+    _tex_column(column, table.shown_rows, is_number)
     for column, is_number in zip(table.columns, table.numeric(), strict=True)
     if column.key not in _NOT_PRINTED
   ]

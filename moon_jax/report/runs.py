@@ -12,7 +12,7 @@ import pandas as pd
 
 from moon_jax import catalog
 from moon_jax import config as config_lib
-from moon_jax.core import files
+from moon_jax.core import client_names, files
 from moon_jax.core.errors import RunError, UsageError
 from moon_jax.report.directories import run_directories
 from moon_jax.report.escaping import escaped
@@ -99,6 +99,14 @@ class Run:
     """[N, Y] training examples of each client and class; None if not recorded."""
     arrays = read_arrays(self.path / layout.PARTITION, layout.PARTITION_KINDS)
     return None if arrays is None else arrays['class_counts']
+
+  def client_names(self) -> list[str]:
+    """[N] names of the clients; [] if they are numbered."""
+    try:
+      names = client_names.saved_names(self.path / layout.PARTITION)
+    except Exception:  # reading can raise any error
+      return []
+    return escaped(names or [])
 
 
 def class_names(provenance: Record, num_classes: int) -> tuple[str, ...]:

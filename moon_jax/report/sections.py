@@ -6,14 +6,14 @@ from typing import NamedTuple
 import numpy as np
 
 from moon_jax.core.paths import file_name
-from moon_jax.report import charts, features, naming, statistics, tables, traces
-from moon_jax.report.charts import Chart, Matrix, Scatter, Spread, Sweep
+from moon_jax.report import charts, clients, features, naming, tables, traces
+from moon_jax.report.charts import Chart, Matrix, Scatter, Sweep
 from moon_jax.report.groups import Setting
 from moon_jax.report.models import Model
 from moon_jax.report.naming import Key, titled
 from moon_jax.report.request import Target
-from moon_jax.report.results import Result, Row, cells_of, run_row
-from moon_jax.report.runs import Run, class_names
+from moon_jax.report.results import Result, Row, run_row
+from moon_jax.report.runs import Note, Run, class_names
 from moon_jax.report.tables import Table
 from moon_jax.runner import plots
 
@@ -82,6 +82,7 @@ def _partition_of_run(
   title = titled('Training examples of each client and class', setting.title)
   seed = naming.describe(sample)
   drawn_clients = plots.clients_drawn(class_counts.sum(axis=1))
+  names = run.client_names()
   return Matrix(
     name=charts.file_name('partition', setting.title),
     title=f'{title} ({seed})' if seed else title,
@@ -90,6 +91,7 @@ def _partition_of_run(
     values=class_counts[drawn_clients].T,
     unit='training examples',
     rows=class_names(run.provenance, num_classes),
+    columns=[names[client] for client in drawn_clients] if names else (),
   )
 
 
@@ -132,54 +134,40 @@ def _chosen_values(sweep: Sweep) -> Iterator[Row]:
 # --- trained models -------------------------------------------------------------------
 
 
-def clients(trained_models: Sequence[Model]) -> Section:
-  """The global model's accuracy for each client."""
-  spreads = []
-  rows = []
-  for title, accuracies_by_label in _client_accuracies(trained_models).items():
-    spreads.append(
-      Spread(
-        name=charts.file_name('clients', title),
-        title=titled('Accuracy for each client', title),
-        x_label='test accuracy, %',
-        groups={
-          label: 100 * accuracies[plots.clients_drawn(accuracies)]
-          for label, accuracies in accuracies_by_label.items()
-        },
-      )
-    )
-    for label, accuracies in accuracies_by_label.items():
-      rows.append(
-        {
-          'setting': title or None,
-          'series': label,
-          'worst_client': accuracies.min(),
-          **cells_of('accuracy', statistics.estimate(accuracies)),
-        }
-      )
+def each_client(settings: Sequence[Setting], note: Note) -> Section:
+  """The accuracies of clients on their own tests, by name."""
+  rows = [row for setting in settings for row in clients.rows_over_clients(setting)]
+  all_tables = [tables.of_series(tables.CLIENT_TESTS, rows)] if rows else []
+  all_charts = []
+  for number, setting in enumerate(settings, 1):
+    for part in clients.by_client(setting, number, note):
+      (all_tables if isinstance(part, Table) else all_charts).append(part)
   return Section(
     title='Clients',
-    text='Clients of the runs whose model was examined (--features). At most '
-    f'{plots.MOST_CLIENTS} clients are drawn, at equal distances.',
-    tables=[tables.of_series(tables.CLIENT_ACCURACY, rows)] if rows else [],
-    charts=spreads,
+    text='Each client, or user, is tested on examples of its own. Charts over rounds '
+    f'are of the first run of each series. At most {plots.MOST_CLIENTS} clients are '
+    'drawn, at equal distances.',
+    tables=all_tables,
+    charts=all_charts,
   )
 
 
-def _client_accuracies(
-  trained_models: Sequence[Model],
-) -> dict[str, dict[str, np.ndarray]]:
-  """Title of a setting -> label of a series -> accuracies of all its runs' clients."""
-  accuracies: dict[str, dict[str, np.ndarray]] = {}
-  for model in trained_models:
-    class_counts = model.run.class_counts()
-    if class_counts is None:
-      continue
-    by_label = accuracies.setdefault(model.setting.title, {})
-    of_run = features.client_accuracy(model.features.confusion, class_counts)
-    of_earlier_runs = by_label.get(model.series.label, np.empty(0))
-    by_label[model.series.label] = np.concatenate([of_earlier_runs, of_run])
-  return accuracies
+def class_shares(trained_models: Sequence[Model]) -> Section:
+  """What is expected for clients that were not tested on examples of their own."""
+  expected = clients.expected_by_setting(trained_models)
+  rows = list(clients.rows_of_expected(expected))
+  return Section(
+    title='Class shares',
+    text='Clients without tests of their own: the accuracy that is expected of the '
+    'global model if the images of a class are equally hard for all clients, in the '
+    f'runs whose model was examined (--features). At most {plots.MOST_CLIENTS} clients '
+    'are drawn, at equal distances.',
+    tables=[tables.of_series(tables.EXPECTED, rows)] if rows else [],
+    charts=[
+      clients.spread_of_expected(title, of_setting)
+      for title, of_setting in expected.items()
+    ],
+  )
 
 
 def models(trained_models: Sequence[Model]) -> Section:

@@ -77,6 +77,7 @@ class Table(NamedTuple):
     caption: how its numbers were made.
     columns: columns from the left.
     rows: key of a column -> cell; None or NaN for a missing one.
+    most_rows: the number of rows that readers see; the CSV has all. None: all.
   """
 
   name: str
@@ -84,14 +85,20 @@ class Table(NamedTuple):
   caption: str
   columns: Sequence[Column]
   rows: Sequence[Row]
+  most_rows: int | None = None
+
+  @property
+  def shown_rows(self) -> Sequence[Row]:
+    """The rows that readers see."""
+    return self.rows[: self.most_rows]
 
   def cells(self) -> list[list[Cell]]:
-    """A cell for each column of each row."""
-    return [[column.cell(row) for column in self.columns] for row in self.rows]
+    """A cell for each column of each row that readers see."""
+    return [[column.cell(row) for column in self.columns] for row in self.shown_rows]
 
   def texts(self) -> list[list[str]]:
     """Every cell as a reader sees it."""
-    return [[column.text(row) for column in self.columns] for row in self.rows]
+    return [[column.text(row) for column in self.columns] for row in self.shown_rows]
 
   def numeric(self) -> list[bool]:
     """For each column, whether it has numbers."""
@@ -202,30 +209,43 @@ CHOSEN = _by_series(
     _percent('test_accuracy', 'test accuracy, %'),
   ],
 )
-CLIENTS = _by_series(
-  name='clients',
-  title="Accuracy of the clients' own models",
-  caption='Of algorithms without a global model: each client tested on the whole test '
-  'set in the last round; mean ± sample standard deviation over the n runs.',
+OWN_MODELS = _by_series(
+  name='own_models',
+  title="The clients' own models on the whole test set",
+  caption="Of algorithms without a global model: each client's model on the whole test "
+  'set, not on the examples of the client, in the last round; mean ± sample standard '
+  'deviation over the n runs.',
   columns=[
     Column('n', 'n'),
-    percent_estimate('mean_accuracy', 'mean over clients, %'),
-    percent_estimate(
-      'std_over_clients', 'std over clients, points', better=Better.LOWER
-    ),
-    percent_estimate('worst_client', 'worst client, %'),
+    percent_estimate('mean_accuracy', 'mean over models, %'),
+    percent_estimate('std_over_models', 'std over models, points', better=Better.LOWER),
+    percent_estimate('lowest_model', 'lowest model, %'),
   ],
 )
-CLIENT_ACCURACY = _by_series(
-  name='client_accuracy',
-  title='Accuracy of the global model for its clients',
-  caption="Accuracy of the trained global model under each client's distribution of "
-  "classes: the sum over classes of the client's share of the class times the accuracy "
-  'on its test images. Mean ± sample standard deviation over the clients, and the '
-  'lowest.',
+CLIENT_TESTS = _by_series(
+  name='clients',
+  title='Accuracy of clients on their own tests',
+  caption='Each client, or user, is tested on examples of its own in the last round, '
+  'and counts once. The worst tenth is there if a tenth is at least one client. Mean ± '
+  'sample standard deviation over the n runs.',
   columns=[
-    percent_estimate('accuracy', 'mean over clients, %'),
-    _percent('worst_client', 'worst client, %'),
+    Column('model', 'model'),
+    Column('n', 'n'),
+    percent_estimate('mean', 'mean over clients, %'),
+    percent_estimate('std', 'std over clients, points', better=Better.LOWER),
+    percent_estimate('min', 'worst client, %'),
+    percent_estimate('worst_tenth', 'worst tenth, %'),
+  ],
+)
+EXPECTED = _by_series(
+  name='class_shares',
+  title='Accuracy expected from class shares',
+  caption="No client was tested: for each, the sum over classes of the client's share "
+  'of the class times the accuracy of the trained global model on the test images of '
+  'the class. Mean ± sample standard deviation over the clients, and the lowest.',
+  columns=[
+    percent_estimate('expected', 'expected, mean over clients, %'),
+    _percent('lowest', 'lowest expected, %'),
   ],
 )
 
@@ -242,8 +262,8 @@ def of_series(kind: Table, rows: Sequence[Row]) -> Table:
 def results(series_results: Sequence[Result], target: str) -> list[Table]:
   """The tables over series that have rows; the target is described in words."""
   target_table = TARGET._replace(caption=TARGET.caption.format(target))
-  # Only series of the clients' own models have a worst client.
-  needed_keys = {'n': ACCURACY, 'target': target_table, 'worst_client_n': CLIENTS}
+  # Only series of the clients' own models have a lowest model.
+  needed_keys = {'n': ACCURACY, 'target': target_table, 'lowest_model_n': OWN_MODELS}
   tables = []
   for key, kind in needed_keys.items():
     rows = [result.row for result in series_results if result.row[key] is not None]

@@ -17,7 +17,21 @@ GENERAL = {
   VALIDATION: Metric('Validation accuracy', 'validation accuracy, %', 100.0),
   'test_loss': Metric('Test loss', 'test loss, nats'),
   'drift': Metric('Client drift ||w - w_received||', 'norm, mean of clients'),
-  'test_accuracy_worst': Metric('Worst client', 'test accuracy, %', 100.0),
+  'test_accuracy_worst': Metric(
+    "Lowest of the clients' own models, on the whole test set",
+    'test accuracy, %',
+    100.0,
+  ),
+  'user_accuracy_min': Metric('Worst user, on its own tests', 'accuracy, %', 100.0),
+  'local_accuracy_min': Metric(
+    'Worst client, global model on its own tests', 'accuracy, %', 100.0
+  ),
+  'tuned_accuracy_min': Metric(
+    'Worst client, fine-tuned model on its own tests', 'accuracy, %', 100.0
+  ),
+  'personal_accuracy_min': Metric(
+    'Worst client, own model on its own tests', 'accuracy, %', 100.0
+  ),
   'local_accuracy_weighted_mean': Metric(
     "Global model on clients' own tests", 'test accuracy, %', 100.0
   ),

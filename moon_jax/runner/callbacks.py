@@ -24,6 +24,7 @@ from moon_jax.config import Config
 from moon_jax.core.errors import DivergedError, UsageError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import ClientMetrics
+from moon_jax.runner import client_file
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.client_file import ClientFile
 from moon_jax.runner.metrics import Record, is_column_name, terms
@@ -184,7 +185,12 @@ class RecordBeginner(Callback):
   def after_round(self, round):
     self._records.begin_metrics(round.metrics)
     try:
-      stop_if_diverged(round.metrics, round.clients, self._on_nonfinite)
+      stop_if_diverged(
+        round.metrics,
+        round.clients,
+        self._on_nonfinite,
+        round.experiment.data.client_name,
+      )
     except DivergedError:
       self._records.write_metrics()
       raise
@@ -250,13 +256,19 @@ class CheckpointSaver(Callback):
       self._records.add_timings(record)
 
 
-def stop_if_diverged(record: Record, clients: ClientMetrics, on_nonfinite: str) -> None:
+def stop_if_diverged(
+  record: Record,
+  clients: ClientMetrics,
+  on_nonfinite: str,
+  client_name: Callable[[int], str] = str,
+) -> None:
   """Ends the run if a round has left something that is not finite.
 
   Args:
     record: the round's line of metrics.jsonl.
     clients: leaves [K], as NumPy.
     on_nonfinite: 'stop', or 'skip_client' if clients may be left out.
+    client_name: number of a client -> its name.
 
   Raises:
     DivergedError: its message names the round, what is not finite, and the clients.
@@ -276,10 +288,11 @@ def stop_if_diverged(record: Record, clients: ClientMetrics, on_nonfinite: str) 
   else:
     problem = 'updates' if diverged_clients else 'the new global model'
   if diverged_clients:
-    clients_named = list(map(str, diverged_clients[:_MAX_NAMED_CLIENTS]))
+    clients_named = list(map(client_name, diverged_clients[:_MAX_NAMED_CLIENTS]))
     if len(diverged_clients) > _MAX_NAMED_CLIENTS:
       clients_named.append('...')
-    problem += f' (clients {", ".join(clients_named)})'
+    word = 'client' if len(diverged_clients) == 1 else 'clients'
+    problem += f' ({word} {", ".join(clients_named)})'
   remedy = f'A smaller {flag("optimizer.learning_rate")} may help, in a new directory'
   if on_nonfinite == 'stop':
     skipping = flag('on_nonfinite', 'skip_client')
@@ -307,7 +320,10 @@ class Logger(Callback):
 
 
 class PictureDrawer(Callback):
-  """Draws curves.png and partition.png at the end; loggers get partition.png."""
+  """Draws the pictures of a run at its end; loggers get partition.png.
+
+  These are curves.png, partition.png and, if clients are tested alone, clients.png.
+  """
 
   def __init__(self, run: Run, loggers: Sequence[Logger]):
     self._run, self._loggers = run, loggers
@@ -321,8 +337,16 @@ class PictureDrawer(Callback):
     loss_terms = terms(history[-1], experiment.algorithm.measured)
     plots.curves(workdir / 'curves.png', history, workdir.name, loss_terms)
     picture = workdir / 'partition.png'
+    has_names = experiment.data.user_ids is not None
     plots.heat_map(
-      picture, experiment.data.class_counts, workdir.name, experiment.data.class_names
+      picture,
+      experiment.data.class_counts,
+      workdir.name,
+      experiment.data.class_names,
+      client_names=experiment.data.client_names() if has_names else (),
     )
+    clients = client_file.read(workdir)
+    if clients is not None:
+      plots.clients(workdir / 'clients.png', clients, workdir.name)
     for logger in self._loggers:
       logger.log_picture(picture)

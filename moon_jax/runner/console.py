@@ -204,6 +204,7 @@ _TEST_WORDS = {
   'test_accuracy_std': ' +-',
   'validation_accuracy': ', validation accuracy',
   'user_accuracy_worst_tenth': ', worst tenth of users',
+  'user_accuracy_min': ', worst user',
   'local_accuracy_weighted_mean': ', on own tests',
   'tuned_accuracy_weighted_mean': ', fine-tuned',
   'personal_accuracy_weighted_mean': ', own models on own tests',
@@ -212,11 +213,10 @@ _TEST_WORDS = {
 
 def describe_test(record: Record) -> str:
   """'test accuracy 0.9120', with the spread over clients; '' if untested."""
-  return ''.join(
-    f'{words} {record[column]:.4f}'
-    for column, words in _TEST_WORDS.items()
-    if column in record
-  )
+  columns = [column for column in _TEST_WORDS if column in record]
+  if 'user_accuracy_worst_tenth' in columns:
+    columns.remove('user_accuracy_min')
+  return ''.join(f'{_TEST_WORDS[column]} {record[column]:.4f}' for column in columns)
 
 
 def describe_training(record: Record, measured: Collection[str]) -> str:

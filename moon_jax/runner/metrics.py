@@ -31,6 +31,7 @@ _TEST_PREFIXES = (
   'tuned_accuracy',
 )
 _QUARTILES = ('min', 'q1', 'median', 'q3', 'max')
+_FEWEST_WITH_TENTH = 10  # clients of which a tenth is at least one
 _QUARTILE_FRACTIONS = np.linspace(0.0, 1.0, 5)
 
 
@@ -224,10 +225,11 @@ def over_clients(
     column: beginning of the columns' names.
 
   Returns:
-    `user_accuracy_...`: mean, std, quartiles, and the mean of the worst tenth, where
-    each user counts once; and `user_accuracy_weighted_...`, where each counts by its
-    examples (its mean is `test_accuracy`). A quartile is the lowest accuracy that this
-    part of all users, or examples, does not exceed.
+    `user_accuracy_...`: mean, std, quartiles, and, if a tenth is at least one user, the
+    mean of the worst tenth, where each user counts once; and
+    `user_accuracy_weighted_...`, where each counts by its examples (its mean is
+    `test_accuracy`). A quartile is the lowest accuracy that this part of all users, or
+    examples, does not exceed.
   """
   accuracy = num_correct / sizes
   by_user = _weighted_spread(column, accuracy, np.ones(len(sizes)))
@@ -243,12 +245,14 @@ def _weighted_spread(name: str, accuracy: np.ndarray, weights: np.ndarray) -> Re
   quartiles = np.quantile(
     accuracy, _QUARTILE_FRACTIONS, weights=weights, method='inverted_cdf'
   )
-  return {
+  spread = {
     f'{name}_mean': float(mean),
     f'{name}_std': float(np.sqrt(variance)),
     **_quartile_columns(name, quartiles),
-    f'{name}_worst_tenth': _mean_of_worst(accuracy, weights, 0.1),
   }
+  if len(accuracy) >= _FEWEST_WITH_TENTH:
+    spread[f'{name}_worst_tenth'] = _mean_of_worst(accuracy, weights, 0.1)
+  return spread
 
 
 def _mean_of_worst(accuracy: np.ndarray, weights: np.ndarray, share: float) -> float:
@@ -261,7 +265,7 @@ def _mean_of_worst(accuracy: np.ndarray, weights: np.ndarray, share: float) -> f
 
 # Fraction of its own best accuracy at which a run counts as having reached it.
 TARGET = 0.95
-_SPREAD = ('mean', 'weighted_mean', 'std', 'worst_tenth')
+_SPREAD = ('mean', 'weighted_mean', 'std', 'min', 'worst_tenth')
 # The columns of the last tested round that a summary has.
 _SUMMARY_COLUMNS = (
   'test_accuracy',
@@ -272,6 +276,7 @@ _SUMMARY_COLUMNS = (
   'validation_loss',
   'user_accuracy_mean',
   'user_accuracy_std',
+  'user_accuracy_min',
   'user_accuracy_worst_tenth',
   *(f'local_accuracy_{statistic}' for statistic in _SPREAD),
   *(f'tuned_accuracy_{statistic}' for statistic in _SPREAD),

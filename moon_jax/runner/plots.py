@@ -17,11 +17,13 @@ from matplotlib.ticker import MaxNLocator
 from moon_jax.core import files
 from moon_jax.core.errors import printable
 from moon_jax.runner import fonts
+from moon_jax.runner.client_file import Clients
 
 # Okabe and Ito 2008: colour-blind readers can tell these apart. Black and yellow are
 # left out, because one of them is lost on a dark ground, the other on a light one.
 PALETTE = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9')
 MOST_ANNOTATED = 20  # with more clients or classes the numbers do not fit
+MOST_LINES = 10  # more clients over rounds are a heat map
 MOST_CLIENTS = 200  # a picture shows a sample of at most this size
 _MOST_LETTERS = 20  # letters shown of the name of a class
 
@@ -84,11 +86,22 @@ def _accuracy(panel, tested):
       steps, mean - std, mean + std, color=PALETTE[0], alpha=0.2, linewidth=0
     )
     panel.set_ylabel('test accuracy, mean and std over clients')
-  if 'user_accuracy_worst_tenth' in tested[0]:
-    worst = [line['user_accuracy_worst_tenth'] for line in tested]
-    panel.lines[0].set_label('all')
-    panel.plot(steps, worst, color=PALETTE[1], marker='.', label='worst tenth of users')
-    panel.legend(frameon=False)
+  for column, label in (
+    ('user_accuracy_worst_tenth', 'worst tenth of users'),
+    ('user_accuracy_min', 'worst user'),
+  ):
+    if column in tested[-1]:
+      panel.lines[0].set_label('all')
+      measured = [line for line in tested if column in line]
+      panel.plot(
+        [line['round'] for line in measured],
+        [line[column] for line in measured],
+        color=PALETTE[1],
+        marker='.',
+        label=label,
+      )
+      panel.legend(frameon=False)
+      break
 
 
 def _losses(panel, rounds, names):
@@ -104,31 +117,116 @@ def _losses(panel, rounds, names):
   panel.legend(frameon=False)
 
 
+# Column of clients.csv.gz -> title of its panel.
+_TITLES_OF_CLIENTS = {
+  'test_accuracy': "clients' own models on the whole test set",
+  'user_accuracy': 'global model on the tests of each client',
+  'local_accuracy': 'global model on the tests of each client',
+  'tuned_accuracy': 'fine-tuned model on the tests of each client',
+  'personal_accuracy': "clients' own models on their own tests",
+}
+
+
+def clients(path: pathlib.Path, history: Clients, title: str) -> None:
+  """Draws the accuracy of each client over the tested rounds as a PNG.
+
+  A few clients are lines, more are the rows of a heat map, from the lowest last
+  accuracy. There is a panel for each tested model; if all users have accuracies, those
+  that train have no panel of their own.
+
+  Args:
+    path: path of the picture.
+    history: content of clients.csv.gz.
+    title: title over all panels.
+  """
+  columns = [column for column in _TITLES_OF_CLIENTS if column in history.numbers]
+  if 'user_accuracy' in columns and 'local_accuracy' in columns:
+    columns.remove('local_accuracy')
+  figure = _figure(6.0 * len(columns), 4.5, title)
+  panels = figure.subplots(1, len(columns), squeeze=False).flat
+  for panel, column in zip(panels, columns, strict=True):
+    accuracies = history.numbers[column]
+    has_numbers = np.flatnonzero(~np.isnan(accuracies).any(axis=0))
+    names = [history.names[client] for client in has_numbers]
+    panel.set(title=_TITLES_OF_CLIENTS[column], xlabel='communication rounds')
+    draw = _client_lines if len(names) <= MOST_LINES else _client_map
+    draw(panel, history.rounds, accuracies[:, has_numbers], names)
+  _save(figure, path, dpi=150)
+
+
+def _client_lines(panel, rounds, accuracies, names):
+  """A line for each client; accuracies [R, V]."""
+  for client, name in enumerate(names):
+    panel.plot(
+      rounds,
+      accuracies[:, client],
+      color=PALETTE[client % len(PALETTE)],
+      linestyle='-' if client < len(PALETTE) else '--',
+      marker='.',
+      label=shortened(name),
+    )
+  panel.set_ylabel('accuracy')
+  panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+  open_frame(panel)
+  for text in panel.legend(frameon=False, fontsize=8).get_texts():
+    text.set_parse_math(False)
+
+
+def _client_map(panel, rounds, accuracies, names):
+  """A row for each client, or for a sample of them; accuracies [R, V]."""
+  order = np.argsort(accuracies[-1], kind='stable')
+  drawn = order[clients_drawn(np.arange(len(order)))]
+  matrix(
+    panel,
+    100 * accuracies[:, drawn].T,
+    'accuracy, %',
+    rows=[names[client] for client in drawn],
+    columns=[str(number) for number in rounds],
+  )
+  panel.set_ylabel(name_of_rows(len(order)))
+
+
+def name_of_rows(num_clients: int) -> str:
+  """The label of clients that are sorted by their accuracy."""
+  if num_clients <= MOST_CLIENTS:
+    return 'client, from the lowest accuracy'
+  return f'{MOST_CLIENTS} of {num_clients:,} clients, from the lowest accuracy'
+
+
 def heat_map(
-  path: pathlib.Path, counts: np.ndarray, title: str, class_names: Sequence[str] = ()
+  path: pathlib.Path,
+  counts: np.ndarray,
+  title: str,
+  class_names: Sequence[str] = (),
+  client_names: Sequence[str] = (),
 ) -> None:
   """Draws counts [N, Y], a heat map below a bar of each client's total, as a PNG.
 
-  The classes are numbered, unless class_names [Y] are given. The clients are
-  `clients_drawn`.
+  The classes are numbered, unless class_names [Y] are given, and so are the clients,
+  unless client_names [N] are. The clients are `clients_drawn`.
   """
   totals = counts.sum(1)
-  clients = clients_drawn(totals)
+  drawn = clients_drawn(totals)
   width = float(np.clip(2.2 + 0.52 * len(counts), 5.0, 12.0))
   height = float(np.clip(2.0 + 0.32 * counts.shape[1], 4.0, 9.0))
   figure = _figure(width, height, title)
   bars, cells = figure.subplots(2, 1, sharex=True, height_ratios=(1, height - 1.5))
   bars.spines[['top', 'right']].set_visible(False)
-  drawn_bars = bars.bar(
-    np.arange(len(clients)), totals[clients], width=0.8, color='0.55'
-  )
+  drawn_bars = bars.bar(np.arange(len(drawn)), totals[drawn], width=0.8, color='0.55')
   bars.set_ylabel('total')
   if len(counts) <= MOST_ANNOTATED:
     bars.bar_label(drawn_bars, fontsize=8, padding=1)
     bars.margins(y=0.3)
   cells.set(xlabel=name_of_columns(len(counts)), ylabel='class')
-  matrix(cells, counts[clients].T, 'training examples', rows=class_names)
-  if len(counts) > MOST_CLIENTS:
+  drawn_names = [client_names[client] for client in drawn] if client_names else ()
+  matrix(
+    cells,
+    counts[drawn].T,
+    'training examples',
+    rows=class_names,
+    columns=drawn_names,
+  )
+  if len(counts) > MOST_CLIENTS and not client_names:
     cells.set_xticks([])  # a position in the sample is no client's number
   figure.align_ylabels([bars, cells])
   _save(figure, path, dpi=200)

@@ -58,12 +58,17 @@ def sweep(num_values):
 
 def spread(names):
   groups = {name: np.linspace(40.0, 100.0, 10) for name in names}
-  return Spread('clients', f'Accuracy: {SETTING}', 'test accuracy, %', groups)
+  return spread_of(groups, f'Accuracy: {SETTING}')
+
+
+def spread_of(groups, title='Accuracy'):
+  names = {name: [f'site {i}' for i in range(len(groups[name]))] for name in groups}
+  return Spread('clients', title, 'test accuracy, %', groups, names)
 
 
 def test_a_box_is_the_same_on_the_page_and_in_a_file():
   groups = {'FedAvg': np.array([0.0, 40.0, 41.0, 43.0, 44.0, 45.0, 48.0, 100.0])}
-  chart = Spread('clients', 'Accuracy', 'test accuracy, %', groups)
+  chart = spread_of(groups)
   (panel,) = figures.draw(chart, styles_of(chart)).axes
   ends = sorted({float(x) for line in panel.lines for x in line.get_xdata()})
   (box,) = interactive.figure(chart, styles_of(chart)).data

@@ -41,26 +41,26 @@ def test_the_report_looks_at_global_models(folder, tmp_path, capsys):
   assert main([str(folder), f'--out={tmp_path}']) == ExitCode.DONE
   assert capsys.readouterr().err == ''
   names = {path.name for path in (tmp_path / 'figures').iterdir()}
-  assert {'clients.png', 'tsne.png', 'tsne.pdf'} <= names
+  assert {'class_shares.png', 'tsne.png', 'tsne.pdf'} <= names
   assert len([name for name in names if name.startswith('confusion-')]) == 2
-  with (tmp_path / 'tables/client_accuracy.csv').open(newline='') as file:
+  with (tmp_path / 'tables/class_shares.csv').open(newline='') as file:
     (row,) = csv.DictReader(file)
-  accuracies = client_accuracies(folder / 'fedavg')
-  assert row['accuracy_n'] == '10'
-  assert float(row['accuracy_mean']) == pytest.approx(sum(accuracies) / 10)
-  assert float(row['worst_client']) == pytest.approx(min(accuracies))
-  # Two tables and a figure are about clients: each links to its own files.
+  accuracies = expected_accuracies(folder / 'fedavg')
+  assert row['expected_n'] == '10'
+  assert float(row['expected_mean']) == pytest.approx(sum(accuracies) / 10)
+  assert float(row['lowest']) == pytest.approx(min(accuracies))
+  # A table and a figure are about class shares: each links to its own files.
   page = (tmp_path / 'index.html').read_text()
   links = re.findall(r'href="((?:figures|tables)/[^"]+)"', page)
-  assert {'figures/clients.png', 'tables/clients.csv'} <= set(links)
+  assert {'figures/class_shares.png', 'tables/class_shares.csv'} <= set(links)
   assert all((tmp_path / link).is_file() for link in links)
   # The accuracy of the clients' own models is in another table.
-  with (tmp_path / 'tables/clients.csv').open(newline='') as file:
+  with (tmp_path / 'tables/own_models.csv').open(newline='') as file:
     (row,) = csv.DictReader(file)
   (*_, metrics) = read_lines(folder / 'fedper/metrics.jsonl')
   std, worst = metrics['test_accuracy_std'], metrics['test_accuracy_worst']
-  assert float(row['std_over_clients_mean']) == pytest.approx(std)
-  assert float(row['worst_client_mean']) == pytest.approx(worst)
+  assert float(row['std_over_models_mean']) == pytest.approx(std)
+  assert float(row['lowest_model_mean']) == pytest.approx(worst)
 
 
 def test_the_accuracy_for_each_class_is_that_of_its_test_images(folder, tmp_path):
@@ -100,17 +100,17 @@ def test_with_many_clients_some_are_drawn_and_all_are_counted(folder, tmp_path):
   run = shutil.copytree(folder / 'fedavg', tmp_path / 'runs/a')
   counts = np.random.default_rng(0).integers(0, 9, (3000, 10))
   np.savez(run / 'partition.npz', class_counts=counts)
-  clients = section(run, 'Clients')
+  clients = section(run, 'Class shares')
   (chart,) = clients.charts
   (drawn,) = chart.groups.values()
-  accuracies = 100 * np.array(client_accuracies(run))
+  accuracies = 100 * np.array(expected_accuracies(run))
   assert len(drawn) == 200
   assert drawn[[0, -1]] == pytest.approx([accuracies.min(), accuracies.max()])
   assert np.median(drawn) == pytest.approx(np.median(accuracies), abs=0.1)
   (table,) = clients.tables
   (row,) = table.rows
-  assert row['accuracy_n'] == 3000
-  assert row['accuracy_mean'] == pytest.approx(accuracies.mean() / 100)
+  assert row['expected_n'] == 3000
+  assert row['expected_mean'] == pytest.approx(accuracies.mean() / 100)
 
 
 def section(run, title):
@@ -120,7 +120,7 @@ def section(run, title):
   return by_title[title]
 
 
-def client_accuracies(workdir):
+def expected_accuracies(workdir):
   """Computed by loops from the files of a run directory."""
   with np.load(workdir / features.CACHE) as arrays:
     confusion = arrays['confusion'].tolist()
@@ -194,10 +194,12 @@ def test_a_run_without_a_checkpoint_is_told(folder, tmp_path, capsys):
   assert f'{run}: no t-SNE, no confusion matrix: ' in stderr
 
 
-def test_the_accuracy_for_a_client_follows_its_classes():
+def test_the_accuracy_expected_for_a_client_follows_its_classes():
   # Class 0 is right in 3 of 4 images, class 1 in 2 of 4; nothing tests class 2.
   confusion = np.array([[3, 1, 0], [2, 2, 0], [0, 0, 0]])
   counts = np.array([[10, 0, 0], [1, 3, 0], [2, 2, 6], [0, 0, 5]])
   # Client 3 owns nothing that is tested, and is left out.
   expected = [0.75, (0.75 + 3 * 0.5) / 4, (2 * 0.75 + 2 * 0.5) / 4]
-  np.testing.assert_allclose(features.client_accuracy(confusion, counts), expected)
+  has_tested_class, accuracies = features.expected_accuracy(confusion, counts)
+  np.testing.assert_allclose(accuracies, expected)
+  assert has_tested_class.tolist() == [True, True, True, False]

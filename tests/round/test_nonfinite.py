@@ -105,7 +105,7 @@ def metrics(*finite, server=True):
   ('on_nonfinite', 'changes', 'of_round', 'not_finite'),
   [
     ('stop', LOSS, metrics(True, False, False), 'train_loss, drift (clients 8, 9)'),
-    ('stop', {}, metrics(False, True, True), 'updates (clients 3)'),
+    ('stop', {}, metrics(False, True, True), 'updates (client 3)'),
     ('stop', {}, metrics(True, True, True, server=False), 'the new global model'),
     ('stop', {}, metrics(True, True, True), None),
     ('skip_client', {}, metrics(True, False, False), None),

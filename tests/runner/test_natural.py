@@ -71,7 +71,7 @@ def test_every_user_is_tested_on_examples_of_its_own(run):
     assert last[column] == pytest.approx(value, rel=1e-12), column
   assert last['user_accuracy_weighted_mean'] == pytest.approx(last['test_accuracy'])
   summary = json.loads((finished.workdir / 'summary.json').read_text())
-  assert summary['user_accuracy_worst_tenth'] == last['user_accuracy_worst_tenth']
+  assert summary['user_accuracy_min'] == last['user_accuracy_min']
 
 
 def test_clients_with_own_models_have_no_user_columns(run, tmp_path):
@@ -82,9 +82,17 @@ def test_clients_with_own_models_have_no_user_columns(run, tmp_path):
   assert 'user_accuracy_mean' not in finished.metrics[0]
   # The run directory records the number of models.
   assert moon_jax.load(finished.workdir, client=2).client == 2
-  with pytest.raises(UsageError, match='client=3 must be 0 to 2'):
+  by_name = moon_jax.load(finished.workdir, client='f0003_11')
+  assert (by_name.client, by_name.client_name) == (1, 'f0003_11')
+  by_name.save(tmp_path / 'model.npz')
+  assert moon_jax.load(tmp_path / 'model.npz', client='f0003_11').client == 1
+  known = r'a name \(f0001_41, f0003_11, ü\.\.\\x1b\[31m\) or '
+  wrong = rf'client=3 must be {known}a number, 0 to 2'
+  with pytest.raises(UsageError, match=wrong):
     moon_jax.load(finished.workdir, client=3)
-  with pytest.raises(UsageError, match=r'no global model.*client=N.* from 0 to 2'):
+  with pytest.raises(UsageError, match=r"client='f0003' must .* Did you mean 'f0003_"):
+    moon_jax.load(finished.workdir, client='f0003')
+  with pytest.raises(UsageError, match=rf'no global model.*: choose.*, {known}N from'):
     moon_jax.load(finished.workdir)
 
 

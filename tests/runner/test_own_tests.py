@@ -76,7 +76,7 @@ def test_the_global_model_on_each_clients_own_test(tmp_path):
   expected = metrics.over_clients(correct, sizes, 'local_accuracy')
   recorded = columns(run.metrics[-1], 'local_')
   assert recorded == pytest.approx(expected, rel=1e-12)
-  worst = 'local_accuracy_worst_tenth'
+  worst = 'local_accuracy_min'
   assert run.summary[worst] == recorded[worst]
   # Every example trains or tests, and none does both.
   together = np.concatenate([saved['indices'], saved['local_test_indices']])

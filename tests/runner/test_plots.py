@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from PIL import Image
 
 from moon_jax.runner import plots
+from moon_jax.runner.client_file import Clients
 from tests.selection import few
 
 
@@ -114,3 +115,86 @@ def test_the_bars_of_many_clients_are_those_of_the_clients_below(tmp_path, monke
 def test_any_name_can_be_a_title(tmp_path, title):
   draw_curves(tmp_path, rounds(2), title)
   plots.heat_map(tmp_path / 'a.png', np.ones((2, 2), int), title)
+
+
+# --- each client over the rounds ------------------------------------------------------
+
+
+def history(num_clients, num_rounds=3, **numbers):
+  rng = np.random.default_rng(0)
+  return Clients(
+    names=[f'site {number} $x$' for number in range(num_clients)],
+    training_examples=np.ones(num_clients),
+    test_examples=np.ones(num_clients, np.int64),
+    rounds=np.arange(1, num_rounds + 1),
+    numbers=numbers or {'user_accuracy': rng.random((num_rounds, num_clients))},
+  )
+
+
+def drawn_clients(tmp_path, monkeypatch, clients):
+  """The panels of the picture."""
+  panels = []
+  save = plots._save
+
+  def keep(figure, path, dpi):
+    panels.extend(axes for axes in figure.axes if axes.get_xlabel())
+    save(figure, path, dpi)
+
+  monkeypatch.setattr(plots, '_save', keep)
+  plots.clients(tmp_path / 'clients.png', clients, 'runs/a')
+  pixels(tmp_path / 'clients.png')
+  return panels
+
+
+def test_few_clients_are_lines_with_their_names(tmp_path, monkeypatch):
+  clients = history(5)
+  (panel,) = drawn_clients(tmp_path, monkeypatch, clients)
+  assert [text.get_text() for text in panel.get_legend().get_texts()] == clients.names
+  for client, line in enumerate(panel.lines):
+    assert (
+      line.get_ydata().tolist() == clients.numbers['user_accuracy'][:, client].tolist()
+    )
+
+
+def test_many_clients_are_a_heat_map_from_the_lowest_accuracy(tmp_path, monkeypatch):
+  clients = history(300)
+  (panel,) = drawn_clients(tmp_path, monkeypatch, clients)
+  (image,) = panel.images
+  last_round = np.asarray(image.get_array())[:, -1]
+  assert last_round.shape == (200,)
+  accuracy = 100 * clients.numbers['user_accuracy'][-1]
+  assert last_round[[0, -1]].tolist() == [accuracy.min(), accuracy.max()]
+  assert (np.diff(last_round) >= 0).all()
+  assert panel.get_ylabel() == '200 of 300 clients, from the lowest accuracy'
+
+
+def test_each_tested_model_has_a_panel_of_the_clients_that_have_it(
+  tmp_path, monkeypatch
+):
+  of_users = np.full((3, 4), 0.5)
+  of_clients = of_users.copy()
+  of_clients[:, 3] = np.nan  # a user who does not train
+  clients = history(
+    4,
+    user_accuracy=of_users,
+    local_accuracy=of_clients,
+    personal_accuracy=of_clients,
+  )
+  panels = drawn_clients(tmp_path, monkeypatch, clients)
+  assert [len(panel.lines) for panel in panels] == [4, 3]
+
+
+def test_the_partition_has_the_names_of_the_clients(tmp_path, monkeypatch):
+  figures = []
+  save = plots._save
+
+  def keep(figure, path, dpi):
+    figures.append(figure)
+    save(figure, path, dpi)
+
+  monkeypatch.setattr(plots, '_save', keep)
+  names = ['north', 'rural $x$']
+  plots.heat_map(tmp_path / 'a.png', np.ones((2, 3), int), '', client_names=names)
+  (figure,) = figures
+  labels = [label.get_text() for label in figure.axes[1].get_xticklabels()]
+  assert labels == names

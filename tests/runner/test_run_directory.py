@@ -143,18 +143,16 @@ def test_test_record(correct, losses, record):
 
 def test_over_clients_by_hand():
   # 3 of 4, 0 of 1 and 5 of 15 are correct: accuracies 3/4, 0 and 1/3. By users the mean
-  # is 13/36, and the worst tenth is 0.3 of a user, all of it the second one. Of the 20
-  # examples 8 are correct; sorted by accuracy one is at 0 and the next 15 are at 1/3,
-  # so the worst tenth is two examples, one of each.
+  # is 13/36. Of the 20 examples 8 are correct; sorted by accuracy one is at 0 and the
+  # next 15 are at 1/3. A tenth of three users is no user.
   record = metrics_lib.over_clients(np.array([3, 0, 5]), np.array([4, 1, 15]))
-  assert len(record) == 16
+  assert len(record) == 14
   expected = {'mean': 13 / 36, 'min': 0, 'q1': 0, 'median': 1 / 3, 'q3': 3 / 4}
-  expected |= {'max': 3 / 4, 'std': np.std([3 / 4, 0, 1 / 3]), 'worst_tenth': 0}
+  expected |= {'max': 3 / 4, 'std': np.std([3 / 4, 0, 1 / 3])}
   weighted = {'mean': 0.4, 'min': 0, 'q1': 1 / 3, 'median': 1 / 3, 'q3': 1 / 3}
   # The squared differences to 0.4 are 0.16 once, (1/15)^2 fifteen times and 0.35^2 four
   # times.
   weighted |= {'max': 3 / 4, 'std': ((0.16 + 1 / 15 + 0.49) / 20) ** 0.5}
-  weighted |= {'worst_tenth': 1 / 6}
   for name, statistics in ('', expected), ('_weighted', weighted):
     for column, value in statistics.items():
       recorded = record[f'user_accuracy{name}_{column}']
@@ -163,6 +161,14 @@ def test_over_clients_by_hand():
   num_correct = np.array([1] * 7 + [2] * 7 + [0])
   record = metrics_lib.over_clients(num_correct, np.full(15, 2))
   assert record['user_accuracy_worst_tenth'] == pytest.approx(0.25 / 1.5)
+  # Of ten users one is a tenth: the one without a correct example. Of their 19 examples
+  # 1.9 are: one at 0, and 0.9 at 0.5.
+  record = metrics_lib.over_clients(np.array([0] + [1] * 9), np.array([1] + [2] * 9))
+  assert record['user_accuracy_worst_tenth'] == 0
+  weighted = record['user_accuracy_weighted_worst_tenth']
+  assert weighted == pytest.approx(0.45 / 1.9)
+  record = metrics_lib.over_clients(np.array([0] + [1] * 8), np.array([1] + [2] * 8))
+  assert not [column for column in record if column.endswith('worst_tenth')]
 
 
 def test_timing_record(monkeypatch):

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from moon_jax.core.client_names import name_of
 from moon_jax.core.errors import KnobError
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.types import Dataset, Stored
@@ -124,14 +125,6 @@ def test_users(dataset: Dataset) -> TestUsers:
     numbers=users,
     names=[name_of(user_id) for user_id in dataset.clients[users]],
   )
-
-
-def name_of(user_id: np.integer | np.str_) -> str:
-  """The name of a user in messages, files and pictures.
-
-  The name of a folder may have bytes that are no text: these are escaped.
-  """
-  return str(user_id).encode('utf-8', 'backslashreplace').decode()
 
 
 def sizes_of(dataset: Dataset) -> np.ndarray | None:

@@ -1,0 +1,236 @@
+"""What a report says of clients is what their runs have recorded."""
+
+import csv
+import gzip
+import math
+import pathlib
+import statistics
+import tempfile
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from moon_jax.report import charts, interactive
+from moon_jax.runner import metrics
+from moon_jax.runner.client_file import ClientFile, Columns
+from tests.processes import read_lines
+from tests.report.reports import Collected
+from tests.run_directories import edit_lines, write_run
+
+NATURAL = '--config.partition.name=natural'
+# Algorithm -> the columns of clients that a run of it records, with natural clients.
+COLUMNS = {
+  'fedavg': ('user_accuracy',),
+  'ditto': ('user_accuracy', 'local_accuracy', 'personal_accuracy'),
+  'fedper': ('test_accuracy', 'personal_accuracy'),
+}
+HEADINGS = {
+  'user_accuracy': 'global model',
+  'personal_accuracy': "client's own model",
+  'test_accuracy': "client's own model, on the whole test set",
+}
+
+
+def write_clients(path, columns, names, rng, num_rounds):
+  """Writes the numbers of clients into the two files of a run."""
+  sizes = np.arange(3, 3 + len(names))
+  numbers_by_round = []
+  for _ in range(num_rounds):
+    numbers = {}
+    for column in columns:
+      numbers[column] = rng.integers(0, sizes + 1) / sizes
+    if 'local_accuracy' in numbers:  # the same model and examples
+      numbers['local_accuracy'] = numbers['user_accuracy']
+    numbers_by_round.append(numbers)
+
+  def add(line):
+    for column, accuracy in numbers_by_round[line['round'] - 1].items():
+      if column == 'test_accuracy':
+        line['test_accuracy'] = accuracy.mean()
+        line['test_accuracy_std'] = accuracy.std()
+        line['test_accuracy_worst'] = accuracy.min()
+      else:
+        line.update(metrics.over_clients(accuracy * sizes, sizes, column))
+
+  edit_lines(path / 'metrics.jsonl', add)
+  listed = Columns(names=names, training_examples=7.0 * sizes, test_examples=sizes)
+  with ClientFile(path, listed, tested_rounds=[]) as file:
+    for number, numbers in enumerate(numbers_by_round, 1):
+      file.add(number, numbers)
+
+
+def last_of_each(path, column):
+  """Client -> its last number, read without the package."""
+  with gzip.open(path / 'clients.csv.gz', 'rt', newline='') as file:
+    header, *lines = csv.reader(file)
+  cells = [line for line in lines if line[1] == column][-1]
+  return dict(zip(header[2:], map(float, cells[2:]), strict=True))
+
+
+def check_estimate(row, key, numbers):
+  """The three cells of an estimate are those of the numbers of the runs."""
+  assert row[f'{key}_n'] == len(numbers)
+  assert row[f'{key}_mean'] == pytest.approx(statistics.fmean(numbers), abs=1e-12)
+  if len(numbers) > 1:
+    assert row[f'{key}_std'] == pytest.approx(statistics.stdev(numbers), abs=1e-12)
+  else:
+    assert math.isnan(row[f'{key}_std'])
+
+
+@settings(max_examples=10, deadline=None, phases=[Phase.generate])
+@given(
+  algorithms=st.sets(st.sampled_from(sorted(COLUMNS)), min_size=1),
+  num_seeds=st.integers(1, 3),
+  num_clients=st.sampled_from([2, 5, 9, 10, 14]),
+  num_rounds=st.integers(1, 4),
+  seed=st.integers(0, 2**32 - 1),
+)
+def test_the_report_equals_the_records(
+  algorithms, num_seeds, num_clients, num_rounds, seed
+):
+  rng = np.random.default_rng(seed)
+  names = [f'site {number}, {"xyz"[number % 3]}' for number in range(num_clients)]
+  with tempfile.TemporaryDirectory() as folder:
+    paths = {}  # algorithm -> its run directories
+    for algorithm in sorted(algorithms):
+      for run_seed in range(num_seeds):
+        path = pathlib.Path(folder, f'{algorithm}-{run_seed}')
+        flags = (NATURAL, f'--config.algorithm={algorithm}')
+        write_run(path, rng.random(num_rounds).tolist(), *flags, seed=run_seed)
+        write_clients(path, COLUMNS[algorithm], names, rng, num_rounds)
+        paths.setdefault(algorithm, []).append(path)
+    report = Collected(folder)
+    last_lines = {
+      algorithm: [read_lines(path / 'metrics.jsonl')[-1] for path in of_algorithm]
+      for algorithm, of_algorithm in paths.items()
+    }
+    rows = {row['series']: row for row in report.table('accuracy').rows}
+    titles = {'fedavg': 'FedAvg', 'ditto': 'Ditto', 'fedper': 'FedPer'}
+    for algorithm, lines in last_lines.items():
+      row = rows[titles[algorithm]]
+      check_estimate(row, 'final_accuracy', [line['test_accuracy'] for line in lines])
+
+    models = [(row['series'], row['model']) for row in report.table('clients').rows]
+    assert models == [
+      (titles[algorithm], HEADINGS[column])
+      for algorithm in ('fedavg', 'fedper', 'ditto')
+      if algorithm in algorithms
+      for column in ('user_accuracy', 'personal_accuracy')
+      if column in COLUMNS[algorithm]
+    ]
+    algorithms_by_title = {title: name for name, title in titles.items()}
+    columns_by_model = {heading: column for column, heading in HEADINGS.items()}
+    for row in report.table('clients').rows:
+      lines = last_lines[algorithms_by_title[row['series']]]
+      column = columns_by_model[row['model']]
+      for statistic in ('mean', 'std', 'min'):
+        numbers = [line[f'{column}_{statistic}'] for line in lines]
+        check_estimate(row, statistic, numbers)
+      if num_clients < 10:  # a tenth is no client
+        assert row['worst_tenth_mean'] is None
+      else:
+        numbers = [line[f'{column}_worst_tenth'] for line in lines]
+        check_estimate(row, 'worst_tenth', numbers)
+
+    table = report.table('each_client')
+    assert sorted(row['client'] for row in table.rows) == sorted(names)
+    first_keys = table.columns[3].keys
+    assert [row[first_keys[0]] for row in table.rows] == sorted(
+      row[first_keys[0]] for row in table.rows
+    )
+    for algorithm, of_algorithm in paths.items():
+      for column in set(COLUMNS[algorithm]) - {'local_accuracy'}:
+        recorded = [last_of_each(path, column) for path in of_algorithm]
+        key = f'{titles[algorithm]}, {HEADINGS[column]}'
+        for row in table.rows:
+          numbers = [of_run[row['client']] for of_run in recorded]
+          check_estimate(row, key, numbers)
+          position = names.index(row['client'])
+          assert row['test_examples'] == 3 + position
+          assert row['training_examples'] == 7 * (3 + position)
+    if 'fedper' in algorithms:
+      (row,) = report.table('own_models').rows
+      lines = last_lines['fedper']
+      lowest = [line['test_accuracy_worst'] for line in lines]
+      check_estimate(row, 'lowest_model', lowest)
+
+
+# --- a few runs -----------------------------------------------------------------------
+
+
+def one_run(folder, num_clients=5, num_rounds=3, **changes):
+  """A run of FedAvg with natural clients; what the report over it has."""
+  path = folder / 'fedavg'
+  write_run(path, [0.5] * num_rounds, NATURAL, '--config.algorithm=fedavg')
+  names = [f'site {number}' for number in range(num_clients)]
+  names[0] = changes.get('first_name', names[0])
+  write_clients(path, ('user_accuracy',), names, np.random.default_rng(0), num_rounds)
+  return path
+
+
+def charts_of(report):
+  return {chart.name: chart for chart in report.content.charts}
+
+
+def test_few_clients_are_lines_and_many_are_a_heat_map(tmp_path):
+  path = one_run(tmp_path / 'few', num_clients=5)
+  lines = charts_of(Collected(tmp_path / 'few'))['rounds-user_accuracy-FedAvg']
+  accuracies = last_of_each(path, 'user_accuracy')
+  assert isinstance(lines, charts.LineChart)
+  for line in lines.lines:
+    assert line.points['mean'].iloc[-1] == 100 * accuracies[line.label]
+  path = one_run(tmp_path / 'many', num_clients=300)
+  report = Collected(tmp_path / 'many')
+  heat_map = charts_of(report)['rounds-user_accuracy-FedAvg']
+  accuracies = last_of_each(path, 'user_accuracy')
+  assert heat_map.values.shape == (200, 3)
+  assert heat_map.y_label == '200 of 300 clients, from the lowest accuracy'
+  last_round = [100 * accuracies[name] for name in heat_map.rows]
+  assert heat_map.values[:, -1].tolist() == last_round == sorted(last_round)
+  # The table shows a hundred clients, and its CSV all.
+  table = report.table('each_client')
+  assert len(table.texts()) == len(table.cells()) == 100
+  assert table.csv().count('\r\n') == 301
+  assert 'The first 100 of 300; the CSV has all.' in table.caption
+
+
+def test_the_page_names_the_client_under_the_pointer(tmp_path):
+  one_run(tmp_path, first_name='<b>=1+1')
+  report = Collected(tmp_path)
+  chart = charts_of(report)['clients-user_accuracy']
+  (box,) = interactive.figure(chart, report.content.styles).data
+  accuracies = last_of_each(tmp_path / 'fedavg', 'user_accuracy')
+  assert box.hovertemplate == '%{customdata}: %{x:.2f}<extra></extra>'
+  for name, accuracy in zip(box.customdata[0], box.x[0], strict=True):
+    assert accuracy == 100 * accuracies[name]
+
+
+def test_clients_with_tests_have_no_accuracy_from_class_shares(tmp_path):
+  one_run(tmp_path)
+  titles = [section.title for section in Collected(tmp_path).content.sections]
+  assert 'Clients' in titles
+  assert 'Class shares' not in titles
+
+
+def test_runs_with_other_clients_are_not_averaged(tmp_path):
+  one_run(tmp_path)
+  other = tmp_path / 'other'
+  write_run(other, [0.5] * 3, NATURAL, '--config.algorithm=fedavg', seed=1)
+  rng = np.random.default_rng(1)
+  write_clients(other, ('user_accuracy',), ['a', 'b'], rng, 3)
+  table = Collected(tmp_path).table('each_client')
+  assert [row['FedAvg, global model_n'] for row in table.rows] == [1] * 5
+  assert 'Runs with other clients are left out.' in table.caption
+
+
+def test_a_damaged_file_of_clients_is_one_line(tmp_path, capsys):
+  path = one_run(tmp_path)
+  (path / 'clients.csv.gz').write_bytes(b'garbage')
+  report = Collected(tmp_path)
+  line = f'{path}: no numbers of single clients: {path}/clients.csv.gz is damaged'
+  assert line in capsys.readouterr().err
+  (row,) = report.table('clients').rows  # from metrics.jsonl
+  last_line = read_lines(path / 'metrics.jsonl')[-1]
+  assert row['min_mean'] == last_line['user_accuracy_min']
