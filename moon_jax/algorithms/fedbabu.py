@@ -23,8 +23,9 @@ def fedbabu(*, network_layers: Layers) -> base.Algorithm:
     raise KnobError(
       'algorithm',
       'fedbabu',
-      'never trains the output layer, which cannot be found in this network: choose '
-      f'another {flag("model")}.',
+      'never trains the output layer, which cannot be found in this network: return '
+      'moon_jax.Outputs(representation=..., logits=...) from a network of your own, or '
+      f'choose another {flag("model")}.',
     )
   return with_fixed(network_layers.output)
 

@@ -30,7 +30,8 @@ def fedrep(*, head_epochs: int, network_layers: Layers) -> base.Algorithm:
       'algorithm',
       'fedrep',
       'trains the output layer by itself, which cannot be found in this network: '
-      f'choose another {flag("model")}.',
+      'return moon_jax.Outputs(representation=..., logits=...) from a network of your '
+      f'own, or choose another {flag("model")}.',
     )
   return with_head(network_layers.output, head_epochs)
 

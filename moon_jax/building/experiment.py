@@ -23,6 +23,7 @@ from moon_jax.building.data import (
 from moon_jax.building.network import (
   NetworkOptions,
   make_network,
+  require_filler_ignored,
   with_initial_weights,
 )
 from moon_jax.building.scheduling import TrainingSetupOptions, make_training_setup
@@ -111,6 +112,7 @@ def build(
   backend = jax.default_backend()
   network_options = NetworkOptions(config)
   network = make_network(network_options, image_shape, dataset.num_classes, backend)
+  require_filler_ignored(network, network_options)
   network = with_initial_weights(network, network_options)
 
   algorithm_options = AlgorithmOptions(config)

@@ -5,6 +5,7 @@ import os
 import jax
 
 from moon_jax import catalog, models
+from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.config import Config, flatten
 from moon_jax.core import files, memory, tree, weights
 from moon_jax.core.errors import KnobError, UsageError
@@ -22,6 +23,7 @@ class NetworkOptions:
     dtype: type of the numbers in convolutions and dense layers.
     convolution: the form of convolutions, or 'auto'.
     weights_file: file of the first weights; '' draws them.
+    drop_last: whether partial batches are left out, so that there is no filler.
   """
 
   def __init__(self, config: Config):
@@ -30,6 +32,7 @@ class NetworkOptions:
     self.dtype = config.execution.dtype
     self.convolution = config.execution.convolution
     self.weights_file = config.initial_weights
+    self.drop_last = config.drop_last
 
 
 def make_network(
@@ -66,6 +69,18 @@ def make_network(
     num_bytes = tree.num_bytes(network.shapes)
     memory.require_room(knob, widths[knob], num_bytes, 'the weights of the network')
   return network
+
+
+def require_filler_ignored(network: models.Network, options: NetworkOptions) -> None:
+  """Runs a network of the user's once to see that filler reaches no real example.
+
+  Raises:
+    UsageError: it does.
+  """
+  part = catalog.part('model', options.model)
+  if part.registered and not options.drop_last:
+    with explaining_errors_of(part):
+      models.require_filler_ignored(network)
 
 
 def convolution_form(requested: str, backend: str | None) -> str:

@@ -65,8 +65,11 @@ def register_model(
   Args:
     name: small letters, digits and _.
     make: function of `num_classes` and the part's knobs, by name, that returns a flax
-      module. The module maps images [B, H, W, C] float32 and, in training, mask [B]
-      (1.0: a real example) to moon_jax.Outputs. Batch normalisation must use the mask.
+      module. The module maps images [B, H, W, C] float32 to moon_jax.Outputs, or to
+      logits [B, Y] for algorithms that need no representation. If its `__call__` has
+      the arguments, it gets `mask`, [B] (1.0: a real example) in training and None
+      otherwise, and `train`, whether it trains. Batch normalisation must use the mask:
+      a network whose results depend on filler is refused.
     knobs: name -> moon_jax.knob(...).
     traits: 'normalized' (it has batch normalisation), 'convolutional' (`make` takes
       `convolution`, a name for moon_jax.models.convolution.choose).

@@ -110,12 +110,13 @@ class Outputs(NamedTuple):
   Attributes:
     representation: [B, D] output of the projection head.
     logits: [B, Y] unnormalised class scores, computed from the representation.
-    features: [B, F] output of the encoder, before the projection head.
+    features: [B, F] output of the encoder, before the projection head; None: the
+      representation.
   """
 
   representation: jax.Array
   logits: jax.Array
-  features: jax.Array
+  features: jax.Array | None = None
 
 
 class Layers(NamedTuple):

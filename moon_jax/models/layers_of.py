@@ -2,29 +2,26 @@
 
 from collections.abc import Callable
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict
 from jax.extend.core import Var
 
-from moon_jax.core.types import Layers, PyTree
+from moon_jax.core.types import Layers, Outputs, PyTree
 
 
-def layers_of(
-  module: nn.Module, images: jax.ShapeDtypeStruct, shapes: PyTree
-) -> Layers:
-  """Finds the kinds of layers in what a flax module computes, without running it.
+def layers_of(apply: Callable, images: jax.ShapeDtypeStruct, shapes: PyTree) -> Layers:
+  """Finds the kinds of layers in what a network computes, without running it.
 
   The output layer has the variables that the logits depend on and the representation
   does not. If the representation is the logits, it has those that the features do not
-  depend on.
+  depend on. Of a network that returns logits alone it is not known.
   """
 
   def paths_behind(output_name):
     def output(variables):
-      outputs = module.apply(variables, jnp.zeros(images.shape, images.dtype))
-      return getattr(outputs, output_name)
+      outputs = apply(variables, jnp.zeros(images.shape, images.dtype))
+      return outputs[Outputs._fields.index(output_name)]
 
     return _paths_behind(output, shapes)
 

@@ -1,12 +1,14 @@
 """A network as pure functions, from the catalog or from any flax module."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from moon_jax import catalog
 from moon_jax.catalog.part_errors import explaining_errors_of
@@ -16,6 +18,9 @@ from moon_jax.core.types import Layers, Outputs, PyTree
 from moon_jax.models import initializers
 from moon_jax.models.convolution.direct import widened
 from moon_jax.models.layers_of import layers_of
+
+# Largest change of results by filler, as a fraction; bfloat16 has 8 bits.
+_FILLER_TOLERANCE = 1e-2
 
 
 class Network(NamedTuple):
@@ -98,7 +103,9 @@ def _require_outputs(network, image_shape, num_classes):
     network.train, network.shapes, images, jnp.ones(2), jax.random.key(0)
   )
   for outputs in (in_evaluation, in_training):
-    for name, array in outputs._asdict().items():
+    for name, array in zip(Outputs._fields, outputs, strict=True):
+      if name != 'logits' and isinstance(outputs, LogitsAlone):
+        continue
       is_right = array.ndim == 2 and len(array) == 2 and array.dtype == jnp.float32
       if name == 'logits':
         is_right = is_right and array.shape[1] == num_classes
@@ -109,23 +116,84 @@ def _require_outputs(network, image_shape, num_classes):
         )
 
 
+class LogitsAlone(Outputs):
+  """The Outputs of a network that returns logits alone; all three arrays are these.
+
+  Whoever reads the representation or the features gets a line that says what to do.
+  """
+
+  __slots__ = ()
+
+  @property
+  def representation(self):
+    raise UsageError(
+      'The network returns logits alone, and this needs its representation: return '
+      'moon_jax.Outputs(representation=..., logits=...).'
+    )
+
+  features = representation
+
+
+def _outputs_of(returned: Outputs | jax.Array) -> Outputs:
+  """What a module returned, as Outputs in float32 or wider."""
+  if not isinstance(returned, Outputs):
+    logits = widened(returned)
+    return LogitsAlone(logits, logits, logits)
+  representation, logits, features = returned
+  if features is None:
+    features = representation
+  return Outputs(
+    representation=widened(representation),
+    logits=widened(logits),
+    features=widened(features),
+  )
+
+
+def _forward_function(module: nn.Module) -> Callable:
+  """Builds (module, images, mask or None, whether it trains) -> what it returns.
+
+  The mask is the argument `mask`, or the second one; `train` is passed if it is there.
+  """
+  parameters = inspect.signature(module.__call__).parameters
+  takes_train = 'train' in parameters
+  has_mask = 'mask' in parameters
+  others = [name for name in parameters if name != 'train']
+
+  def forward(module, images, mask, is_training):
+    call = module
+    if takes_train:
+      call = functools.partial(module, train=is_training)
+    if has_mask:
+      return call(images, mask=mask)
+    return call(images, mask) if len(others) > 1 else call(images)
+
+  return forward
+
+
 def of_module(
   module: nn.Module, image_shape: tuple[int, int, int], dtype: str = 'float32'
 ) -> Network:
   """The pure functions of a flax module.
 
   Args:
-    module: called with images [B, H, W, C] and, in training, mask [B]; returns Outputs.
+    module: called with images [B, H, W, C] and, if it takes them, `mask`, [B] in
+      training and None otherwise, and `train`, whether it trains; returns Outputs, or
+      logits alone.
     image_shape: (H, W, C).
     dtype: see `make`.
   """
+  forward = _forward_function(module)
+
+  def initial(key, images):
+    return module.init(key, images, None, False, method=forward)
+
   # Only shapes: each number that JAX makes outside a program is a program of its own.
   images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
-  boxed = jax.eval_shape(module.init, jax.eval_shape(jax.random.key, 0), images)
+  boxed = jax.eval_shape(initial, jax.eval_shape(jax.random.key, 0), images)
 
   def init(seed):
     def init_module(key):
-      return module.init(key, jnp.zeros(images.shape, images.dtype))
+      return initial(key, jnp.zeros(images.shape, images.dtype))
 
     return initializers.draw(boxed, seed, init_module)
 
@@ -134,32 +202,68 @@ def of_module(
     params = jax.tree.map(lambda leaf: leaf.astype(dtype), variables['params'])
     return variables | {'params': params}
 
-  def widen(outputs):
-    return Outputs(
-      representation=widened(outputs.representation),
-      logits=widened(outputs.logits),
-      features=widened(outputs.features),
+  def apply(variables, images):
+    images = images.astype(dtype)
+    return _outputs_of(
+      module.apply(narrowed(variables), images, None, False, method=forward)
     )
 
-  def apply(variables, images):
-    return widen(module.apply(narrowed(variables), images.astype(dtype)))
-
   def train(variables, images, mask, key):
-    outputs, statistics = module.apply(
+    returned, statistics = module.apply(
       narrowed(variables),
       images.astype(dtype),
       mask,
+      True,
+      method=forward,
       rngs={'dropout': key},
       mutable=['batch_stats'],
     )
-    return widen(outputs), statistics
+    return _outputs_of(returned), statistics
 
   shapes = nn.unbox(boxed)
+
+  def apply_as_is(variables, images):
+    returned = module.apply(variables, images, None, False, method=forward)
+    return returned if isinstance(returned, Outputs) else _outputs_of(returned)
+
   return Network(
     shapes=shapes,
     init=init,
     apply=apply,
     train=train,
     image_shape=tuple(image_shape),
-    layers=functools.partial(layers_of, module, images, shapes),
+    layers=functools.partial(layers_of, apply_as_is, images, shapes),
   )
+
+
+def require_filler_ignored(network: Network) -> None:
+  """Trains on a batch with two kinds of filler: neither may reach the real examples.
+
+  Raises:
+    TypeError: the outputs of the real examples, or the running statistics, depend on
+      the filler, as with batch normalisation without the mask.
+  """
+  num_real = 2
+  mask = jnp.array([1.0] * num_real + [0.0] * num_real)
+  rng = np.random.default_rng(0)
+  shape = 2 * num_real, *network.image_shape
+
+  @jax.jit
+  def trained(variables, images):
+    outputs, statistics = network.train(variables, images, mask, jax.random.key(0))
+    return outputs.logits[:num_real], statistics
+
+  variables = network.init(0)
+  images = rng.normal(size=shape).astype(np.float32)
+  results = [jax.device_get(trained(variables, images))]
+  images[num_real:] = 3.0 * rng.normal(size=shape)[num_real:]
+  results.append(jax.device_get(trained(variables, images)))
+  pairs = zip(jax.tree.leaves(results[0]), jax.tree.leaves(results[1]), strict=True)
+  for before, after in pairs:
+    tolerance = _FILLER_TOLERANCE * max(float(np.abs(before).max()), 1e-6)
+    if np.abs(before - after).max() > tolerance:
+      raise TypeError(
+        'in training, filler changes its results for the real examples of a batch; '
+        'batch normalisation needs the mask, in flax norm(x, mask=mask[:, None] > 0) '
+        f'for x [B, D]. Without filler, {flag("drop_last", True)}, it may be as it is'
+      )

@@ -54,7 +54,8 @@ class Predictions(NamedTuple):
   Attributes:
     labels: [M] int32, the classes of the highest logits.
     logits: [M, Y] float32.
-    representations: [M, D] float32, the outputs of the projection head.
+    representations: [M, D] float32, the outputs of the projection head; the logits, if
+      the network returns these alone.
   """
 
   labels: np.ndarray
@@ -248,11 +249,11 @@ class Trained:
     rows = np.minimum(np.arange(evaluation.BATCH_SIZE), len(images) - 1)
     with jax.default_matmul_precision(self.config.execution.matmul_precision):
       outputs = jax.device_get(self.forward(self.variables, images[rows]))
-    logits = outputs.logits[: len(images)]
+    representations, logits, _ = (array[: len(images)] for array in outputs)
     return Predictions(
       labels=np.argmax(logits, axis=-1).astype(np.int32),
       logits=logits,
-      representations=outputs.representation[: len(images)],
+      representations=representations,
     )
 
 

@@ -138,9 +138,7 @@ class LocalTraining(NamedTuple):
       local=self.algorithm.begin(received, memory),
       client_facts=client_facts,
       variables=variables,
-      optimizer_state=self.make_optimizer(**scalars.optimizer).init(
-        variables['params']
-      ),
+      optimizer_state=self._optimizer(scalars).init(variables['params']),
       sums={},
       num_seen=jnp.zeros(()),
     )
@@ -194,7 +192,7 @@ class LocalTraining(NamedTuple):
       task = task._replace(local=tree.checked(local, progress.local, 'descent'))
     corrected = tree.checked(algorithm.correct(grads, task), grads, 'correct')
 
-    optimizer = self.make_optimizer(**scalars.optimizer)
+    optimizer = self._optimizer(scalars)
     # optax's Adam raises a float to an integer power, which strict promotion refuses.
     with jax.numpy_dtype_promotion('standard'):
       updates, optimizer_state = optimizer.update(
@@ -244,6 +242,9 @@ class LocalTraining(NamedTuple):
       server_finite=None,
     )
     return Finished(upload=upload, memory=memory, metrics=metrics)
+
+  def _optimizer(self, scalars: Scalars) -> optax.GradientTransformation:
+    return self.make_optimizer(**scalars.optimizer)
 
   def _batches_of_step(self, batch: Batch) -> list[Batch]:
     """The batches of a step, whose examples take turns in what the plan gives it."""

@@ -482,7 +482,7 @@ LOST = "--config.partition.name='robin' must give each of 90 examples to one of 
       f'the representation {OF} float32 of shape (4,)',
     ),
     (OUTPUTS, OUTPUTS.replace('features', 'features > 0'), f'the features {OF} bool'),
-    (OUTPUTS, 'return z', "The model 'tiny' failed at `representation="),
+    (OUTPUTS, 'return z', f'the logits {OF} float32 of shape (2, 4)'),
     (
       OUTPUTS,
       OUTPUTS.replace('(num_classes)', HALF),

@@ -62,7 +62,14 @@ class World:
       return float(loss), wide(gradient), wide(stats)
 
   def step(self, params, velocity, direction):
-    return sgd_step(params, velocity, direction, **self.sgd)
+    return sgd_step(
+      params,
+      velocity,
+      direction,
+      learning_rate=self.sgd['learning_rate'],
+      momentum=self.sgd['momentum'],
+      weight_decay=self.sgd['weight_decay'],
+    )
 
 
 def still(params):
@@ -110,8 +117,8 @@ def apfl(world, received, kept, batches, head_batches):
     between = mixture(v, w, share)
     _, at_w, stats = world.slope(Model(w, stats), batch)
     _, at_mixture, v_stats = world.slope(Model(between, v_stats), batch)
-    pairs = zip(*map(jax.tree.leaves, (v, w, at_mixture)), strict=True)
-    along = sum(np.sum((a - b) * g) for a, b, g in pairs)
+    products = jax.tree.map(lambda a, b, g: np.sum((a - b) * g), v, w, at_mixture)
+    along = sum(jax.tree.leaves(products))
     v_velocity = jax.tree.map(
       lambda u, g, m: world.sgd['momentum'] * u + share * (g + decay * m),  # noqa: B023
       v_velocity,

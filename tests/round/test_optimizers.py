@@ -42,11 +42,11 @@ def test_schedule(name):
 )
 def test_a_gradient_is_clipped_by_the_norm_over_all_parameters(clip_norm, after):
   make_optimizer = optimizers.with_clipping(optimizers.sgd)
-  numbers = {'learning_rate': 0.1, 'momentum': 0.0, 'weight_decay': 0.5}
-  limit = {} if clip_norm is None else {'clip_norm': clip_norm}
   params = {'a': jnp.array([1.0, 1.0]), 'b': jnp.array([2.0, 0.0])}
   gradient = {'a': jnp.array([3.0, 0.0]), 'b': jnp.array([0.0, 4.0])}
-  optimizer = make_optimizer(**numbers | limit)
+  optimizer = make_optimizer(
+    learning_rate=0.1, momentum=0.0, weight_decay=0.5, clip_norm=clip_norm
+  )
   updates, _ = optimizer.update(gradient, optimizer.init(params), params)
   updated = optax.apply_updates(params, updates)
   expected = after or ([0.65, 0.95], [1.9, -0.4])
