@@ -48,8 +48,9 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 them; one of averaged, local
   --config.eval_every_rounds=1                  number of rounds between tests; at least
                                                 1
-  --config.checkpoint_every_rounds=10           number of rounds between saves; at least
-                                                1
+  --config.checkpoint_every_rounds=auto         number of rounds between saves; auto:
+                                                10, or a second of short rounds; at
+                                                least 1
   --config.on_nonfinite=stop                    reaction to NaN and infinity; one of
                                                 stop, skip_client
   --config.logger=tensorboard                   loggers: tensorboard, wandb, mlflow; ''

@@ -145,7 +145,7 @@ def sweep(
   Raises:
     RunError: a run failed; the others have ended, and the message is that of the first
       failure. Or, before anything starts: a directory holds another experiment, or
-      would hold two.
+      would hold two, or a run cannot begin.
   """
   config_lib.validate(config)
   common = config_lib.with_defaults(config_lib.flatten(config))  # 'auto' stays 'auto'
@@ -162,7 +162,10 @@ def sweep(
     raise config_lib.ConfigError(problems)
   running.check(runs)
   files.require_writable(folder, 'out')
-  if errors := running.run_here(runs, signals.Stop()):
+  load = running.caching_loader()
+  running.claim_devices(runs, trains_here=True)
+  running.check_parts(runs, load)
+  if errors := running.run_here(runs, signals.Stop(), load):
     raise errors[0]
   rows = []
   for changes, run in zip(all_changes, runs, strict=True):

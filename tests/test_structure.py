@@ -17,7 +17,7 @@ PACKAGE = ROOT / 'moon_jax'
 # The rooms of the package, from the bottom up. A module may import its own layer and
 # the layers before it. Modules of core and of the report have layers of their own.
 LAYERS = (
-  ('core', 'core.types', 'core.flags'),
+  ('core', 'core.types', 'core.flags', 'core.activity'),
   ('core.errors',),
   ('core.signals',),
   ('core.files', 'core.memory'),

@@ -16,6 +16,7 @@ from moon_jax.config import (
   flatten,
   used_knobs,
 )
+from moon_jax.core import activity
 from moon_jax.core.client_names import name_of
 from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
@@ -170,7 +171,8 @@ def load_data(
     source_options['prepare'] = False
   if 'trust_pickles' in source_options and trust_pickles is not None:
     source_options['trust_pickles'] = trust_pickles
-  return sources.load(options.source, limit=options.limit, **source_options)
+  with activity.doing('reading the data'):
+    return sources.load(options.source, limit=options.limit, **source_options)
 
 
 def divide(loaded: Dataset, options: DataOptions) -> Divided:

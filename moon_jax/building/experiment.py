@@ -12,6 +12,7 @@ from moon_jax.algorithms.base import Algorithm
 from moon_jax.building.algorithm import AlgorithmOptions, make_algorithm
 from moon_jax.building.data import (
   DataOptions,
+  Divided,
   TrainingData,
   count_classes,
   divide,
@@ -29,6 +30,7 @@ from moon_jax.building.network import (
 from moon_jax.building.scheduling import TrainingSetupOptions, make_training_setup
 from moon_jax.building.testing import (
   ClientTestOptions,
+  HeldOut,
   Tests,
   hold_out_client_tests,
   tests_on_devices,
@@ -84,6 +86,77 @@ class Experiment(NamedTuple):
   placement: Placement
 
 
+class Assembled(NamedTuple):
+  """What a configuration makes before anything is on a device.
+
+  Attributes:
+    config: the configuration, with the number of clients; see `Experiment`.
+    loaded: the data set.
+    divided: the data set, and the owner of each training example.
+    network: the network.
+    algorithm: the algorithm.
+    has_client_models: whether the models that are tested are the clients' own.
+    held_out: the examples that test single clients, and those that are left to train.
+  """
+
+  config: Config
+  loaded: Dataset
+  divided: Divided
+  network: models.Network
+  algorithm: Algorithm
+  has_client_models: bool
+  held_out: HeldOut
+
+
+def assemble(
+  config: Config, load: Callable[[DataOptions], Dataset], backend: str | None
+) -> Assembled:
+  """Makes what needs no device, which finds most mistakes; compiles nothing.
+
+  Args:
+    config: the configuration.
+    load: function that loads the data.
+    backend: kind of device, as JAX names it; None: not known yet.
+
+  Raises:
+    UsageError: the data are missing, cannot be dealt as asked, or do not fit.
+  """
+  config = with_one_client_if_centralized(config)
+  data_options = DataOptions(config)
+  loaded = load(data_options)
+  divided = divide(loaded, data_options)
+  if data_options.users_are_clients:
+    config = with_num_clients(config, divided.num_clients)
+
+  dataset = divided.dataset
+  image_shape = dataset.train_images.shape[1:]
+  network_options = NetworkOptions(config)
+  network = make_network(network_options, image_shape, dataset.num_classes, backend)
+  require_filler_ignored(network, network_options)
+  network = with_initial_weights(network, network_options)
+
+  algorithm_options = AlgorithmOptions(config)
+  algorithm = make_algorithm(algorithm_options, network)
+  with explaining_errors_of(algorithm_options.part):
+    has_client_models = client_memory.has_client_models(algorithm, network.shapes)
+  if divided.num_clients == 1:
+    # Its model is the global one.
+    has_client_models = False
+
+  held_out = hold_out_client_tests(
+    divided, ClientTestOptions(config), algorithm, has_client_models
+  )
+  return Assembled(
+    config=config,
+    loaded=loaded,
+    divided=divided,
+    network=network,
+    algorithm=algorithm,
+    has_client_models=has_client_models,
+    held_out=held_out,
+  )
+
+
 def build(
   config: Config,
   load: Callable[[DataOptions], Dataset] = load_data,
@@ -100,35 +173,16 @@ def build(
   Raises:
     UsageError: the data are missing, cannot be dealt as asked, or do not fit.
   """
-  config = with_one_client_if_centralized(config)
-  data_options = DataOptions(config)
-  loaded = load(data_options)
-  divided = divide(loaded, data_options)
-  if data_options.users_are_clients:
-    config = with_num_clients(config, divided.num_clients)
-
-  dataset = divided.dataset
-  image_shape = dataset.train_images.shape[1:]
   backend = jax.default_backend()
-  network_options = NetworkOptions(config)
-  network = make_network(network_options, image_shape, dataset.num_classes, backend)
-  require_filler_ignored(network, network_options)
-  network = with_initial_weights(network, network_options)
-
-  algorithm_options = AlgorithmOptions(config)
-  algorithm = make_algorithm(algorithm_options, network)
-  with explaining_errors_of(algorithm_options.part):
+  assembled = assemble(config, load, backend)
+  config = assembled.config
+  loaded, divided = assembled.loaded, assembled.divided
+  network, algorithm = assembled.network, assembled.algorithm
+  held_out = assembled.held_out
+  dataset = divided.dataset
+  with explaining_errors_of(AlgorithmOptions(config).part):
     scalars = TracedOptions(config).scalars(algorithm, round_index=0)
     traffic = traffic_of_client(algorithm, network.shapes, scalars, dataset.num_classes)
-    has_client_models = client_memory.has_client_models(algorithm, network.shapes)
-  if divided.num_clients == 1:
-    # Its model is the global one.
-    has_client_models = False
-
-  client_test_options = ClientTestOptions(config)
-  held_out = hold_out_client_tests(
-    divided, client_test_options, algorithm, has_client_models
-  )
   training_partition = held_out.training_partition
   class_counts = count_classes(dataset, training_partition)
 
@@ -168,7 +222,7 @@ def build(
     tests=tests,
     network=network,
     algorithm=algorithm,
-    has_client_models=has_client_models,
+    has_client_models=assembled.has_client_models,
     traffic=traffic,
     planner=setup.planner,
     placement=Placement(mesh=setup.mesh, client_memory=setup.client_memory),

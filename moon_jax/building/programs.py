@@ -23,7 +23,7 @@ from moon_jax.core.types import ClientMetrics, PyTree, Scalars, State
 from moon_jax.data.augment import augmenter
 from moon_jax.data.device import DeviceSplit, TrainSplit
 from moon_jax.planning.plan import DevicePlan
-from moon_jax.platform import devices
+from moon_jax.platform import compile_cache, devices
 from moon_jax.round import (
   client_training,
   communication_round,
@@ -105,9 +105,10 @@ def compile_programs(
     donate: whether a round writes its state over the state that it gets.
   """
   traced_programs = lower_programs(experiment, state, inputs, donate=donate)
+  compile_in_turn = compile_cache.compile_in_turn
   return Compiled(
-    run_round=traced_programs.run_round.compile(),
-    evaluate=traced_programs.evaluate.compile(),
+    run_round=compile_in_turn(traced_programs.run_round, 'the round'),
+    evaluate=compile_in_turn(traced_programs.evaluate, 'the test'),
   )
 
 

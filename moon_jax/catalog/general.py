@@ -156,8 +156,13 @@ KNOBS = {
     needs=_NORMALIZED,
   ),
   'eval_every_rounds': counted(1, 'number of rounds between tests', may_change=True),
-  'checkpoint_every_rounds': counted(
-    10, 'number of rounds between saves', may_change=True
+  'checkpoint_every_rounds': knob(
+    int,
+    'auto',
+    'number of rounds between saves; auto: 10, or a second of short rounds',
+    COUNT,
+    auto=True,
+    may_change=True,
   ),
   'on_nonfinite': word(
     'stop', 'reaction to NaN and infinity', _NONFINITE, may_change=True

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from moon_jax import __version__
-from moon_jax.core import cache, files, paths
+from moon_jax.core import activity, cache, files, paths
 from moon_jax.core.types import Dataset
 
 
@@ -34,7 +34,8 @@ def load_or_decode(
   path_before = _path(folder, request)
   with contextlib.suppress(Exception):  # of any class: the file is missing, or torn
     return _read(path_before)
-  dataset = decode()
+  with activity.doing(f'decoding the images of {folder}'):
+    dataset = decode()
   path = _path(folder, request)
   # If the set did not exist and decoding prepared it, it is kept too.
   if path and path_before in (None, path) and dataset.name == folder.name:

@@ -124,6 +124,28 @@ class RoundPlan:
       arrivals=arrivals,
     )
 
+  def with_few_steps(self, num_steps: int) -> 'RoundPlan':
+    """A plan for measuring: each lane trains its first client for a few steps only.
+
+    Args:
+      num_steps: at least 1; fewer if the round has fewer.
+    """
+
+    def few(schedule):
+      if schedule is None:
+        return None
+      bounds = schedule.segment_bounds.copy()
+      bounds[:, 1] = np.minimum(num_steps, len(schedule.example_rows))
+      return schedule._replace(
+        segment_bounds=bounds, num_segments=np.ones_like(schedule.num_segments)
+      )
+
+    return dataclasses.replace(
+      self,
+      schedule=few(self.schedule),
+      second_schedule=few(self.second_schedule),
+    )
+
   def num_transfers(self) -> int:
     """The number of models that clients receive in the round; they send as many.
 

@@ -6,6 +6,8 @@ without the cache.
 """
 
 import contextlib
+import fcntl
+import hashlib
 import os
 import pathlib
 from collections.abc import Callable, Iterator
@@ -13,8 +15,9 @@ from typing import TypeVar
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
+from jax.stages import Compiled, Lowered
 
-from moon_jax.core import cache, files
+from moon_jax.core import activity, cache, files
 from moon_jax.core.errors import RunError
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
@@ -29,6 +32,8 @@ _SETTINGS = {
 }
 
 Programs = TypeVar('Programs')
+
+_takes_turns = False
 
 
 def keep_kernels(choice: str) -> None:
@@ -64,6 +69,48 @@ def compiled(choice: str, compile_programs: Callable[[], Programs]) -> Programs:
   if not isinstance(failure, TimeoutError):  # of the lock, which another start holds
     _empty(folder)
   return programs
+
+
+def take_turns() -> None:
+  """From now on, of the processes of a sweep only one compiles a program at a time."""
+  global _takes_turns
+  _takes_turns = True
+
+
+def compile_in_turn(program: Lowered, name: str) -> Compiled:
+  """Compiles a program; waits while another process of a sweep compiles the same one.
+
+  Then the cache has it. Call this inside `compiled`.
+
+  Args:
+    program: the program.
+    name: what it is, for a user who waits: 'the round'.
+  """
+  with contextlib.ExitStack() as stack:
+    if _takes_turns and jax.config.jax_compilation_cache_dir:
+      stack.enter_context(activity.doing(f'waiting for {name}, which is compiled'))
+      stack.enter_context(_turn(program))
+    stack.enter_context(activity.doing(f'compiling {name}'))
+    return program.compile()
+
+
+@contextlib.contextmanager
+def _turn(program: Lowered) -> Iterator[None]:
+  """Inside, this process has the lock of a program, if the disk has locks."""
+  programs_folder = pathlib.Path(jax.config.jax_compilation_cache_dir)
+  folder = cache.room(programs_folder.parent, 'compiling')
+  if folder is None:
+    yield
+    return
+  digest = hashlib.sha256(program.as_text().encode()).hexdigest()
+  path = folder / digest[:32]
+  with contextlib.ExitStack() as stack:
+    with contextlib.suppress(OSError):  # then two may compile the same program
+      file = stack.enter_context(path.open('wb'))
+      # Removed before the lock is free: who waits has the file open.
+      stack.callback(path.unlink, missing_ok=True)
+      fcntl.flock(file, fcntl.LOCK_EX)
+    yield
 
 
 def _folder(choice: str) -> pathlib.Path | None:

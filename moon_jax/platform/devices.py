@@ -40,7 +40,7 @@ _DEFAULT_SETTINGS = {
 }
 
 # Each device holds a copy of the data, so a larger CPU has more devices only if asked.
-_MAX_CPU_DEVICES = 8
+MAX_CPU_DEVICES = 8
 
 
 def claim(
@@ -80,10 +80,10 @@ def _count_cores_as_devices(requested: int | str, warn_if_late: bool) -> None:
   os.environ['NPROC'] = str(num_cores)  # how many threads XLA starts
   if requested == 'auto':
     cores_of_process = max(num_cores // hosts.sharing_cores(num_cores), 1)
-    count = min(cores_of_process, _MAX_CPU_DEVICES)
+    count = min(cores_of_process, MAX_CPU_DEVICES)
   else:
     count = requested
-  limit = max(num_cores, _MAX_CPU_DEVICES)
+  limit = max(num_cores, MAX_CPU_DEVICES)
   if count > limit:
     raise KnobError('execution.devices', requested, f'must be at most {limit} here.')
   try:

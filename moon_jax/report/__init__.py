@@ -18,7 +18,7 @@ Each file imports only files above it.
   models       chooses the runs whose model is examined
   charts       the charts as data
   sections     the tables and charts of a report
-  figures      the charts as PNG and PDF, by matplotlib
+  figures      the charts as PNG, PDF or SVG, by matplotlib
   interactive  the charts of the page, by plotly
   files        the page and the other files of a report
 

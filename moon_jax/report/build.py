@@ -61,6 +61,7 @@ def collect(request: Request) -> files.Report:
     command=request.command,
     sections=[part for part in report_sections if part.tables or part.charts],
     styles=charts.styles(settings, all_charts),
+    formats=request.formats,
   )
 
 

@@ -4,8 +4,8 @@
   python -m moon_jax.report compare RUN RUN ... [--target=TARGET] [--config=FILE]
 
 The first command finds every run below the folders and writes DIR/index.html (one file
-that opens without a network), DIR/figures (PNG, PDF) and DIR/tables (CSV, Markdown,
-LaTeX). The second command prints a table of the runs.
+that opens without a network), DIR/figures (PNG) and DIR/tables (CSV, Markdown, LaTeX).
+The second command prints a table of the runs.
 
   --out=DIR        the folder of the report; default report
   --group=KNOBS    knobs that distinguish the lines of a plot, such as
@@ -23,6 +23,8 @@ LaTeX). The second command prints a table of the runs.
   --rows=KNOB --columns=KNOB
                    adds a table of final accuracies by two knobs: --rows=algorithm
                    --columns=partition.beta has a row for each algorithm
+  --formats=png,pdf,svg
+                   formats of the files of figures; default png
   --config=FILE    a config file to run first: it registers parts that the runs use; may
                    be given several times
 
@@ -48,6 +50,7 @@ from moon_jax.report.request import (
   ALL,
   BASELINE,
   FIRST,
+  FORMATS,
   NONE,
   TARGET_ROUNDS,
   Choice,
@@ -68,6 +71,7 @@ _REPORT_FLAGS = {
   'features': str,
   'rows': str,
   'columns': str,
+  'formats': str,
   'config': list,
 }
 _DEFAULTS = {
@@ -79,6 +83,7 @@ _DEFAULTS = {
   'features': FIRST,
   'rows': None,
   'columns': None,
+  'formats': 'png',
   'config': [],
 }
 
@@ -109,6 +114,7 @@ def parse(argv: Sequence[str]) -> Request:
     features=tuple(flags['features'].split(',')),
     command=shlex.join(['python', '-m', 'moon_jax.report', *argv]),
     pivot=_pivot(flags['rows'], flags['columns']),
+    formats=_formats(flags['formats']),
   )
   for path in flags['config']:
     config_lib.load(path)
@@ -196,6 +202,17 @@ def _pivot(row_knob: str | None, column_knob: str | None) -> Pivot | None:
   if row_knob is None or column_knob is None or row_knob == column_knob:
     raise UsageError('--rows and --columns go together, each with another knob.')
   return Pivot(row_knob, column_knob)
+
+
+def _formats(word: str) -> tuple[str, ...]:
+  """The formats of figures, each once."""
+  formats = tuple(dict.fromkeys(word.split(',')))
+  if not set(formats) <= set(FORMATS):
+    raise UsageError(
+      f'{option("formats", word)} must be names of {", ".join(FORMATS)}, with commas '
+      'between.'
+    )
+  return formats
 
 
 def _target(word: str) -> Target:

@@ -1,4 +1,4 @@
-"""The charts as PNG and PDF, for papers; sizes follow the content."""
+"""The charts as PNG, PDF or SVG, for papers; sizes follow the content."""
 
 import functools
 import math
@@ -16,7 +16,6 @@ from moon_jax.core import files
 from moon_jax.report.charts import Chart, LineChart, Matrix, Scatter, Spread, Style
 from moon_jax.runner import fonts, plots
 
-ENDINGS = ('png', 'pdf')
 _TILE = 3.4  # inches of a panel among several
 _LETTERS_PER_INCH = 10  # of a title
 _NAME_LETTERS = 36  # letters in a line beside a plot
@@ -33,10 +32,19 @@ def draw(chart: Chart, styles: Mapping[str, Style]) -> Figure:
   return tiled([chart], side=5.0)
 
 
-def save(figure: Figure, folder: pathlib.Path, name: str) -> None:
-  """Replaces the files of a figure, one for each of ENDINGS, by new ones."""
-  with matplotlib.rc_context({'pdf.fonttype': 42}):  # text stays text
-    for ending in ENDINGS:
+def save(
+  figure: Figure, folder: pathlib.Path, name: str, formats: Sequence[str]
+) -> None:
+  """Replaces the files of a figure, one for each format, by new ones.
+
+  Args:
+    figure: the figure.
+    folder: folder of the files.
+    name: their name, without the ending.
+    formats: some of `request.FORMATS`.
+  """
+  with matplotlib.rc_context({'pdf.fonttype': 42, 'svg.fonttype': 'none'}):  # text
+    for ending in formats:
       path = folder / f'{name}.{ending}'
       fonts.saved(figure, functools.partial(_save, figure, path, ending))
 

@@ -32,7 +32,7 @@ FOLDERS = ('figures', 'tables')
 COMMAND = 'python -m moon_jax.report'  # the first words of what the manifest records
 # The names of a report's files; see `paths.file_name`.
 _NAME = re.compile(
-  r'index\.html|figures/[\w.=+-]+\.(png|pdf)|tables/[\w.=+-]+\.(csv|md|tex)'
+  r'index\.html|figures/[\w.=+-]+\.(png|pdf|svg)|tables/[\w.=+-]+\.(csv|md|tex)'
 )
 _ALL_SCATTERS = 'tsne'  # the figure of all scatters
 _TEMPLATES = pathlib.Path(__file__).parent / 'templates'
@@ -48,6 +48,7 @@ class Report(NamedTuple):
     command: command that made the report.
     sections: sections from the top.
     styles: label -> style of every series.
+    formats: formats of the figures' files.
   """
 
   summary: str
@@ -56,6 +57,7 @@ class Report(NamedTuple):
   command: str
   sections: Sequence[Section]
   styles: Mapping[str, Style]
+  formats: Sequence[str]
 
   @property
   def charts(self) -> list[Chart]:
@@ -148,8 +150,9 @@ def _figure_names(report: Report) -> list[str]:
   figure_names = [chart.name for chart in report.charts]
   if report.scatters:
     figure_names.append(_ALL_SCATTERS)
-  endings = figures.ENDINGS
-  return [f'figures/{name}.{ending}' for name in figure_names for ending in endings]
+  return [
+    f'figures/{name}.{ending}' for name in figure_names for ending in report.formats
+  ]
 
 
 def _table_texts(report: Report) -> dict[str, str]:
@@ -176,11 +179,13 @@ def _write_text(path: pathlib.Path, text: str) -> None:
 
 
 def _write_figures(folder: pathlib.Path, report: Report) -> None:
-  """Writes the figures as PNG and PDF."""
+  """Writes the figures in each format of the report."""
   for chart in report.charts:
-    figures.save(figures.draw(chart, report.styles), folder, chart.name)
+    figure = figures.draw(chart, report.styles)
+    figures.save(figure, folder, chart.name, report.formats)
   if report.scatters:
-    figures.save(figures.tiled(report.scatters), folder, _ALL_SCATTERS)
+    figure = figures.tiled(report.scatters)
+    figures.save(figure, folder, _ALL_SCATTERS, report.formats)
 
 
 def markdown(table: Table) -> str:

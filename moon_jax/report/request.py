@@ -11,6 +11,8 @@ BASELINE = 'fedavg'
 TARGET_ROUNDS = ('last', 'best')
 # The words of --features.
 FIRST, ALL, NONE = 'first', 'all', 'none'
+# The words of --formats, for the files of figures.
+FORMATS = ('png', 'pdf', 'svg')
 
 
 class Choice(NamedTuple):
@@ -71,6 +73,7 @@ class Request(NamedTuple):
     features: 'first', 'all', 'none', or paths of runs.
     command: the command line that repeats it.
     pivot: the knobs of a further table; None for none.
+    formats: the formats of the figures' files.
   """
 
   folders: tuple[pathlib.Path, ...]
@@ -80,3 +83,4 @@ class Request(NamedTuple):
   features: tuple[str, ...]
   command: str
   pivot: Pivot | None = None
+  formats: tuple[str, ...] = ('png',)

@@ -12,18 +12,24 @@ the round's line is written and the state is saved. A number that they put into
 has callbacks.
 """
 
+import collections
+import dataclasses
 import math
 import pathlib
+import time
 from collections.abc import Callable, Sequence
+from concurrent import futures
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from moon_jax.building.experiment import Experiment
 from moon_jax.config import Config
+from moon_jax.core import activity
 from moon_jax.core.errors import DivergedError, UsageError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import ClientMetrics
+from moon_jax.platform import hosts
 from moon_jax.runner import client_file
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.client_file import ClientFile
@@ -32,6 +38,10 @@ from moon_jax.runner.records import Records
 from moon_jax.runner.rounds import Round, is_due
 from moon_jax.runner.run_directory import Hold, stop_entries
 
+_MAX_ROUNDS_BEHIND = 100  # of a logger
+# Between saves, by default.
+_AUTO_ROUNDS = 10
+_AUTO_SECONDS = 1.0
 _MAX_NAMED_CLIENTS = 10  # in a message; thousands may have diverged
 _LARGEST_NUMBER = 1e300  # of metrics.jsonl; see core/run_directory.json
 _MOST_LETTERS = 50  # of a wrong entry, in a message
@@ -210,8 +220,17 @@ class RecordWriter(Callback):
     self._client_file.add(round.number, round.client_numbers)
 
 
+def rounds_between_saves(config: Config) -> int:
+  """The number of rounds between saves; 'auto' also has a number of seconds."""
+  every_rounds = config.checkpoint_every_rounds
+  return _AUTO_ROUNDS if every_rounds == 'auto' else every_rounds
+
+
 class CheckpointSaver(Callback):
   """Saves the state when a save is due, and before the run ends or is stopped.
+
+  By default rounds that are due less than a second after the last save are not saved: a
+  save of a small state takes longer than a round.
 
   A thread writes it while the next round trains. Once all states up to a round are on
   the disk, the round's line is added to timings.jsonl, with the time that the run
@@ -228,21 +247,35 @@ class CheckpointSaver(Callback):
     self._checkpoints, self._records, self._config = checkpoints, records, config
     self._client_file = client_file
     self._unwritten_timings = []
+    self._saved_at = -math.inf
+    # All processes of a run must agree on the rounds that are saved.
+    self._has_least_seconds = (
+      config.checkpoint_every_rounds == 'auto' and hosts.count() == 1
+    )
 
   def wants_state(self, number):
-    config = self._config
-    return is_due(number, config.checkpoint_every_rounds, config.num_rounds)
+    num_rounds = self._config.num_rounds
+    seconds_since_save = time.monotonic() - self._saved_at
+    if (
+      self._has_least_seconds
+      and seconds_since_save < _AUTO_SECONDS
+      and number != num_rounds
+    ):
+      return False
+    return is_due(number, rounds_between_saves(self._config), num_rounds)
 
   def after_round(self, round):
     num_rounds = self._config.num_rounds
     run_may_end = bool(round.stopped) or round.is_awaited
     if round.state and (self.wants_state(round.number) or run_may_end):
-      with round.clock('save'):
+      saving = activity.doing(f'saving round {round.number}/{num_rounds}')
+      with round.clock('save'), saving:
         self.close()
         self._client_file.flush()  # the state relies on it
         self._checkpoints.save(round.state, stop_entries(round.stopped, num_rounds))
         if run_may_end or round.number == num_rounds:
           self._checkpoints.wait()
+      self._saved_at = time.monotonic()
     self._unwritten_timings.append(round.timings)
     if not self._checkpoints.is_writing():
       self.close()
@@ -317,6 +350,53 @@ class Logger(Callback):
         if is_number and name != 'round':
           numbers[f'{group}/{name}'] = number
     self.log_numbers(numbers, round.number)
+
+
+class InThread(Logger):
+  """A logger whose rounds are logged by a thread, in their order.
+
+  The run does not wait for a slow server. It waits at its end, and where the logger is
+  many rounds behind. What the logger raises ends the run after the next round.
+  """
+
+  def __init__(self, logger: Logger):
+    self._logger = logger
+    self._thread = futures.ThreadPoolExecutor(1, 'logging')
+    self._unlogged: collections.deque[futures.Future] = collections.deque()
+
+  def begin(self, run):
+    self._logger.begin(run)
+
+  def wants_state(self, number):
+    return self._logger.wants_state(number)
+
+  def after_round(self, round):
+    is_behind = len(self._unlogged) >= _MAX_ROUNDS_BEHIND
+    while self._unlogged and (is_behind or self._unlogged[0].done()):
+      is_behind = False
+      self._unlogged.popleft().result()
+    # Later callbacks may write into the round.
+    logged = dataclasses.replace(round, metrics=dict(round.metrics), state=None)
+    self._unlogged.append(self._thread.submit(self._logger.after_round, logged))
+
+  def log_picture(self, path):
+    self._wait()
+    self._logger.log_picture(path)
+
+  def end(self):
+    self._wait()
+    self._logger.end()
+
+  def close(self):
+    try:
+      self._wait()
+    finally:
+      self._thread.shutdown()
+      self._logger.close()
+
+  def _wait(self):
+    while self._unlogged:
+      self._unlogged.popleft().result()
 
 
 class PictureDrawer(Callback):

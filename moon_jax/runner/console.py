@@ -1,17 +1,26 @@
-"""Prints what a run does: a few lines at the start, then a line or a bar for rounds."""
+"""Prints what a run does: a few lines at the start, then a line or a bar for rounds.
+
+Whatever takes long is shown with its seconds: on a terminal below the bar, in a file by
+a line whenever nothing was printed for SILENT_SECONDS.
+"""
 
 import collections
+import contextlib
 import pathlib
-from collections.abc import Collection
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
 
 import jax
 import numpy as np
 from rich import progress
 from rich.console import Console as Terminal
+from rich.console import Group
+from rich.live import Live
 
 from moon_jax.building.experiment import Experiment
 from moon_jax.config.cli import Request
-from moon_jax.core import files, tree
+from moon_jax.core import activity, files, tree
 from moon_jax.core.errors import printable
 from moon_jax.core.types import State
 from moon_jax.models import cpu_kernels
@@ -20,7 +29,11 @@ from moon_jax.runner import run_directory
 from moon_jax.runner.callbacks import Callback, Run
 from moon_jax.runner.clock import time_spent
 from moon_jax.runner.metrics import TARGET, Record, terms
-from moon_jax.runner.rounds import Round
+from moon_jax.runner.rounds import Round, is_due
+
+SILENT_SECONDS = 30.0  # in a file; then a line says what the run is doing
+_BRIEF_SECONDS = 2.0  # what takes less is not shown on a terminal
+_MIN_ESTIMATE_SECONDS = 10.0  # what takes less needs no estimate
 
 
 class Console(Callback):
@@ -30,7 +43,18 @@ class Console(Callback):
     measured: parts that are recorded and no terms of the loss; see `Algorithm`.
   """
 
-  def __init__(self, terminal: Terminal | None = None):
+  def __init__(
+    self,
+    terminal: Terminal | None = None,
+    describe_sweep: Callable[[float], str] | None = None,
+  ):
+    """Prints nothing yet.
+
+    Args:
+      terminal: where it prints; None: standard output.
+      describe_sweep: see `loop.run`.
+    """
+    self._describe_sweep = describe_sweep
     self._terminal = terminal or Terminal(
       highlight=False,
       soft_wrap=True,
@@ -41,19 +65,118 @@ class Console(Callback):
     self._bar = progress.Progress(
       '{task.description}',
       progress.MofNCompleteColumn(),
-      progress.BarColumn(20),
+      progress.BarColumn(14),
+      progress.TimeElapsedColumn(),
       progress.TimeRemainingColumn(),
       '{task.fields[news]}',
       console=self._terminal,
-      disable=not self._terminal.is_terminal or self._terminal.quiet,
     )
+    self._live = None
+    if self._terminal.is_terminal and not (
+      self._terminal.is_jupyter or self._terminal.quiet
+    ):
+      self._live = Live(
+        get_renderable=self._bar_and_activity,
+        console=self._terminal,
+        refresh_per_second=2,
+      )
     self._notebook_bar = None
-    self._num_rounds = 0
+    self._rounds = range(0)
+    self._eval_every_rounds = 1
+    self._line_begun = ''  # on a terminal, until its end is known
+    self._is_in_line = False  # in a file
+    self._spoken_at = time.monotonic()
+    self._printing = threading.RLock()
+    self._ended = threading.Event()
     self.measured = ()
 
   def say(self, text: str, end: str = '\n') -> None:
     """Prints one line, or the beginning of one."""
-    self._terminal.print(printable(text), end=end)
+    with self._printing:
+      if self._live and not end:
+        self._line_begun = text
+        return
+      self._terminal.print(printable(self._line_begun + text), end=end)
+      self._line_begun = ''
+      self._is_in_line = not end
+      self._spoken_at = time.monotonic()
+
+  @contextlib.contextmanager
+  def watching(self) -> Iterator[None]:
+    """Inside, whatever takes long is shown with its seconds."""
+    if self._live:
+      self._live.start()
+      watcher = None
+    else:
+      watcher = threading.Thread(target=self._watch, name='console', daemon=True)
+      watcher.start()
+    try:
+      yield
+    finally:
+      self.close()
+      if watcher:
+        watcher.join()
+
+  def _watch(self):
+    """Says what the run is doing whenever nothing was said for a while."""
+    while True:
+      seconds_left = self._spoken_at + SILENT_SECONDS - time.monotonic()
+      if self._ended.wait(max(seconds_left, 0.01)):
+        return
+      with self._printing:
+        is_silent = time.monotonic() - self._spoken_at >= SILENT_SECONDS
+        doing = activity.current()
+        if not is_silent or doing is None or self._ended.is_set():
+          continue
+        if self._is_in_line:
+          # The line goes on: 'compiling one round and one test ... 30 s ... 60 s ... '
+          self.say(f'{time.monotonic() - doing.begun_at:.0f} s ... ', end='')
+        else:
+          self.say(doing.describe())
+
+  def _bar_and_activity(self):
+    """What is at the bottom of a terminal."""
+    lines = [self._bar.get_renderable()] if self._bar.tasks else []
+    doing = activity.current()
+    if doing and time.monotonic() - doing.begun_at >= _BRIEF_SECONDS:
+      lines.append(printable(doing.describe()))
+    return Group(*lines)
+
+  def expect(self, seconds_of_round: float | None) -> None:
+    """Prints how long the run, and the sweep that begins with it, will take.
+
+    Args:
+      seconds_of_round: of the next round without its test; None: not known.
+    """
+    if seconds_of_round is None:
+      return
+    seconds = seconds_of_round * len(self._rounds)
+    if seconds >= _MIN_ESTIMATE_SECONDS:
+      self.say(
+        f'about {duration(seconds)} for {len(self._rounds)} rounds, by the first '
+        'steps; tests are not counted'
+      )
+      if self._describe_sweep:
+        self.say(self._describe_sweep(seconds))
+
+  def _expect_rest(self, round):
+    """Prints how long the rest of the run will take, by its first round."""
+    rounds_left = range(round.number + 1, self._rounds.stop + 1)
+    num_tests = sum(
+      is_due(number, self._eval_every_rounds, self._rounds.stop)
+      for number in rounds_left
+    )
+    seconds = round.clock.seconds
+    seconds_left = len(rounds_left) * (seconds['train'] + seconds['save'])
+    seconds_left += num_tests * seconds['evaluate']
+    without_tests = ''
+    if num_tests and not describe_test(round.metrics):
+      without_tests = ' without their tests'
+    if seconds_left >= _MIN_ESTIMATE_SECONDS:
+      self.say(
+        f'about {duration(seconds_left)} left for {len(rounds_left)} rounds'
+        f'{without_tests}, by the first one'
+      )
 
   def devices(self) -> None:
     """Prints the devices."""
@@ -131,32 +254,40 @@ class Console(Callback):
     """Starts a bar that shows the rounds that are left, and the time that they need."""
     if not run.rounds:
       return
-    self._num_rounds = run.rounds.stop
+    self._rounds = run.rounds
+    if run.config:
+      self._eval_every_rounds = run.config.eval_every_rounds
     if self._terminal.is_jupyter:
       from IPython.display import HTML, display  # every notebook has IPython
 
       self._notebook_bar = display(HTML(), display_id=True)
-    self._bar.start()
     self._bar.add_task(
       'round', total=run.rounds.stop, completed=run.rounds.start, news=''
     )
 
   def close(self) -> None:
     """Ends the bar."""
-    self._bar.stop()
+    self._ended.set()
+    if self._live:
+      self._live.stop()
 
   def after_round(self, round: Round) -> None:
     """Moves the bar, or prints the line of the round."""
+    self._show_round(round)
+    if round.number == self._rounds.start + 1:
+      self._expect_rest(round)
+
+  def _show_round(self, round):
     record, clock = round.metrics, round.clock
     # The parts of the loss would push the bar off a line of 80 columns.
     news = describe_test(record) or f'train loss {record["train_loss"]:.3f}'
-    position = f'round {round.number}/{self._num_rounds}'
+    position = f'round {round.number}/{self._rounds.stop}'
     if self._notebook_bar:
-      bar = f'<progress value={round.number} max={self._num_rounds}></progress>'
+      bar = f'<progress value={round.number} max={self._rounds.stop}></progress>'
       html = f'{bar} {position} {news}'
       self._notebook_bar.update({'text/html': html}, raw=True)
       return
-    if self._terminal.is_terminal:
+    if self._live:
       self._bar.update(self._bar.task_ids[0], completed=round.number, news=news)
       return
     seconds = sum(clock.seconds[phase] for phase in ('train', 'evaluate', 'save'))
@@ -183,6 +314,19 @@ class Console(Callback):
     ]
     self.say(f'where the time went{period}: {", ".join(words)}')
     self.say(f'results: {workdir}')
+
+
+def duration(seconds: float) -> str:
+  """Seconds in words.
+
+  >>> duration(44.9), duration(750.0), duration(9000.0)
+  ('45 s', '12 min', '2.5 h')
+  """
+  if seconds < 100:
+    return f'{seconds:.0f} s'
+  if seconds < 100 * 60:
+    return f'{seconds / 60:.0f} min'
+  return f'{seconds / 3600:.1f} h'
 
 
 def describe_summary(summary: Record) -> str:

@@ -24,11 +24,13 @@ from moon_jax.runner.callbacks import (
   CheckedCallback,
   CheckpointSaver,
   DirectoryHolder,
+  InThread,
   PictureDrawer,
   RecordBeginner,
   RecordWriter,
   Run,
   callback_of,
+  rounds_between_saves,
 )
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.client_file import ClientFile
@@ -50,6 +52,7 @@ def run(
   *,
   load: Callable[[DataOptions], Dataset] = load_data,
   min_steps: int = 0,
+  describe_sweep: Callable[[float], str] | None = None,
 ) -> ExitCode:
   """Runs an experiment to its end, from its newest checkpoint if it has one.
 
@@ -59,6 +62,8 @@ def run(
     callbacks: the user's, in addition to those that the config file registers.
     load: see `experiment.build`.
     min_steps: see `experiment.build`.
+    describe_sweep: seconds that this run takes -> a line about the sweep that begins
+      with it; None without one.
 
   Returns:
     ExitCode.DONE.
@@ -67,7 +72,7 @@ def run(
     RunError: it has the message for the user and the exit code.
   """
   config, workdir = request.config, request.workdir
-  console = Console()
+  console = Console(describe_sweep=describe_sweep)
   hosts.decided_by_first(lambda: loggers.require(config.logger))
   notices = hosts.decided_by_first(lambda: run_directory.check(workdir, config))
   why_finished = hosts.decided_by_first(
@@ -80,15 +85,16 @@ def run(
     user_callbacks = [
       callback_of(entry) for entry in (*catalog.callbacks(), *callbacks)
     ]
-    experiment, first_state = _build(config, console, load, min_steps)
-    digests = _input_digests(experiment, config)
-    devices.connect(experiment.placement.mesh)
-    opening = _open(
-      request, experiment, digests, first_state, console, notices, user_callbacks
-    )
-    with hosts.by_first(opening) as opened:
-      opened = opened or OpenRun(first_state)  # in all other processes
-      _train_and_finish(experiment, opened, stop or Stop(), console)
+    with console.watching():
+      experiment, first_state = _build(config, console, load, min_steps)
+      digests = _input_digests(experiment, config)
+      devices.connect(experiment.placement.mesh)
+      opening = _open(
+        request, experiment, digests, first_state, console, notices, user_callbacks
+      )
+      with hosts.by_first(opening) as opened:
+        opened = opened or OpenRun(first_state)  # in all other processes
+        _train_and_finish(experiment, opened, stop or Stop(), console)
   hosts.decided_by_first(lambda: console.finished(workdir))
   return ExitCode.DONE
 
@@ -199,7 +205,7 @@ def _open(
       history=records.rounds,
       rounds=range(completed_rounds, config.num_rounds),
     )
-    active_loggers = loggers.create(config.logger)
+    active_loggers = [InThread(logger) for logger in loggers.create(config.logger)]
     # A round's record is on the disk before its state is saved; the time of the save is
     # recorded after it.
     callbacks = [
@@ -299,7 +305,9 @@ def _train(
   rounds = Rounds(experiment, state, opened.store)
   with devices.explaining_out_of_memory():
     rounds.compile(console.say)
-  checkpoint_every = experiment.config.checkpoint_every_rounds
+  with devices.explaining_out_of_memory(rounds.buffers):
+    console.expect(rounds.seconds_by_few_steps())
+  checkpoint_every = rounds_between_saves(experiment.config)
   stop_requested = False  # by a signal
 
   def wants_state(number: int) -> bool:
@@ -317,7 +325,10 @@ def _train(
   ):
     for round in finished_rounds:
       is_last = round.number not in rounds.left
-      checkpoint_due = round.number % checkpoint_every == 0 and not is_last
+      has_state = hosts.count() > 1 or round.state is not None
+      checkpoint_due = (
+        round.number % checkpoint_every == 0 and has_state and not is_last
+      )
       # Asked before the state is saved, so that the save is waited for and no process
       # ends in the middle of it.
       if checkpoint_due and not stop_requested:

@@ -29,7 +29,7 @@ import numpy as np
 
 from moon_jax.building import client_tests, fine_tuning, programs
 from moon_jax.building.experiment import Experiment
-from moon_jax.core import tree
+from moon_jax.core import activity, tree
 from moon_jax.core.types import ClientMetrics, PyTree, State
 from moon_jax.data.device import TrainSplit
 from moon_jax.planning.plan import RoundPlan
@@ -190,10 +190,11 @@ class Rounds:
     self._first_packed.set_result(first_packed)
     print_text('compiling one round and one test ... ', end='')
     begin = time.perf_counter()
-    self._programs, self._host_test_programs = compile_cache.compiled(
-      self._experiment.config.execution.compile_cache,
-      lambda: self._compiled_programs(first_packed.inputs),
-    )
+    with activity.doing('tracing the programs'):
+      self._programs, self._host_test_programs = compile_cache.compiled(
+        self._experiment.config.execution.compile_cache,
+        lambda: self._compiled_programs(first_packed.inputs),
+      )
     self._compile_seconds = time.perf_counter() - begin
     print_text(f'{self._compile_seconds:.1f} s')
 
@@ -214,6 +215,42 @@ class Rounds:
       evaluate=compiled.evaluate, of_clients=test_clients, fine_tuned=test_fine_tuned
     )
     return compiled, host_tests
+
+  def seconds_by_few_steps(self) -> float | None:
+    """The seconds that the first round takes, by those of its first steps.
+
+    A round of one step in each lane has the fixed part of a round; a round of a tenth
+    of the steps shows what the others take. The states that they make are not kept.
+
+    Returns:
+      None if it cannot be known in advance: on accelerators, where a second state may
+      not fit, with clients' memories on disk, and with several processes.
+    """
+    if jax.default_backend() != 'cpu' or self._store or hosts.count() > 1:
+      return None
+    packed = self._first_packed.result()
+    schedule = packed.plan.schedule
+    last_segments = schedule.num_segments
+    devices_of_lanes = np.arange(len(last_segments))
+    num_steps = int(schedule.segment_bounds[devices_of_lanes, last_segments].max())
+    state = jax.tree.map(
+      # A copy, because a round writes over its state.
+      lambda leaf: jax.device_put(np.array(leaf), leaf.sharding),
+      self._state,
+    )
+    few_steps = min(num_steps, max(3, num_steps // 10))
+    seconds = {}
+    with activity.doing('timing the first steps'):
+      for steps in (1, 1, few_steps):  # the first one only warms up
+        plan = packed.plan.with_few_steps(steps).for_device()
+        inputs = programs.round_inputs(self._experiment, packed.index, plan)
+        begin = time.perf_counter()
+        state, _ = self._programs.run_round(state, *inputs, packed.train)
+        jax.block_until_ready(state)
+        seconds[steps] = time.perf_counter() - begin
+    seconds_of_more = max(0.0, seconds[few_steps] - seconds[1])
+    seconds_per_step = seconds_of_more / max(1, few_steps - 1)
+    return seconds[1] + (num_steps - 1) * seconds_per_step
 
   def buffers(self) -> dict[str, int]:
     """Name -> bytes of what is large in the device's memory."""
@@ -322,7 +359,9 @@ class Rounds:
     """Waits for the results of a round."""
     clock, state = dispatched.clock, dispatched.state
     is_tested_by_host = self._is_tested_by_host(dispatched.index)
-    metrics = jax.device_get(dispatched.metrics)
+    position = f'round {dispatched.index + 1}/{self._experiment.config.num_rounds}'
+    with activity.doing(f'training {position}'):
+      metrics = jax.device_get(dispatched.metrics)
     clock.arrived('train')
     if self._store:
       if next_packed:  # it reads the store as it was before this round
@@ -336,14 +375,16 @@ class Rounds:
     if is_tested_by_host:
       if next_packed and self._host_test_programs.fine_tuned:
         next_packed.result()  # fine-tuning reads the data on the disk too
-      tested = evaluation.evaluate(
-        self._experiment,
-        self._host_test_programs,
-        state,
-        self._store,
-        self._has_trained,
-      )
-    tested = jax.device_get(tested)
+      with activity.doing(f'testing {position}'):
+        tested = evaluation.evaluate(
+          self._experiment,
+          self._host_test_programs,
+          state,
+          self._store,
+          self._has_trained,
+        )
+    with activity.doing(f'testing {position}'):
+      tested = jax.device_get(tested)
     client_numbers = {}
     if tested:
       clock.arrived('evaluate')

@@ -19,14 +19,15 @@ as moon.mu with FedAvg, multiplies only the runs that use it.
 --config.KNOB=VALUE
                   a knob that every run has
 --out=DIR         folder of the run directories; default runs/<config>-sweep
---dry-run         runs nothing; prints how far each run is, and estimates the time and
-                  the disk space that the sweep still needs, from its first rounds or
+--dry-run         trains nothing; checks every run with its data, as a sweep does before
+                  its first run, prints how far each is, and estimates the time and the
+                  disk space that the sweep still needs, from its first rounds or
                   from earlier runs in the folder that contains the sweep
---jobs=N          number of processes, which share the cores; default one for each GPU,
-                  and one without a GPU
+--jobs=N          number of processes, which share the cores or the GPUs; by default
+                  one for each GPU, or for as many cores as a run can use
 --slurm=OPTIONS   submits an array job with these options of sbatch, e.g.
                   --slurm='--time=4:00:00 --gres=gpu:1'
---no-report       leaves out the report that is made when all runs are finished
+--no-report       leaves out the report that is made at the end, of the finished runs
 
 Exit codes: 0 done, 1 a run failed or diverged, 2 wrong usage, 75 SIGTERM or SIGHUP,
 130 Ctrl-C; after 75 and 130 the same command continues the sweep.
@@ -118,11 +119,18 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
   # Imported here: a mistyped flag is answered before JAX is loaded.
   if not (request.flags['dry-run'].value and os.path.isdir(request.out)):
     files.require_writable(request.out, 'out')
-  from moon_jax.platform import devices
+  from moon_jax.platform import cores, devices
   from moon_jax.report import __main__ as report
   from moon_jax.sweeps import estimate, running, slurm
 
   running.check(request.runs)
+  load = running.caching_loader()
+  device_counts: list[int] = []
+  if not request.flags.share and request.flags.slurm is None:
+    may_use_processes = (request.flags.jobs or len(devices.visible_gpus())) > 1
+    trains_here = not (request.flags['dry-run'].value or may_use_processes)
+    running.claim_devices(request.runs, trains_here=trains_here)
+    device_counts = running.check_parts(request.runs, load)
   if request.flags['dry-run'].value:
     print('\n'.join(estimate.table(request.runs, request.out)))
     return ExitCode.DONE
@@ -135,8 +143,16 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
     return ExitCode.DONE
   if request.flags.share:
     return _run_share(request, stop)
-  num_processes = request.flags.jobs or len(devices.visible_gpus()) or 1
+  num_processes = request.flags.jobs or 1
+  if unfinished and not request.flags.jobs:
+    jobs = running.choose_jobs(
+      device_counts, cores.count_usable(), len(devices.visible_gpus())
+    )
+    num_processes = jobs.number
+    if len(unfinished) > 1:
+      print(jobs.reason)
   if num_processes > 1 and unfinished:
+    del load  # each process has data of its own
     exit_code = running.run_in_processes(argv, request.runs, num_processes, stop)
     if exit_code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):
       print(
@@ -144,19 +160,20 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
       )
       return exit_code
   else:
-    running.run_here(request.runs, stop)
+    running.run_here(request.runs, stop, load)
   unfinished = running.unfinished_runs(request.runs)
   for run in unfinished:
     print(f'{run.name}: {running.state_of(run)}', file=sys.stderr)
-  if unfinished:
-    if num_processes > 1:
-      logs = request.out / running.LOGS
-      print(f'The output of the processes is in {logs}.', file=sys.stderr)
-    return ExitCode.FAILED
-  if request.flags['no-report'].value:
-    return ExitCode.DONE
+  if unfinished and num_processes > 1:
+    logs = request.out / running.LOGS
+    print(f'The output of the processes is in {logs}.', file=sys.stderr)
+  exit_code = ExitCode.FAILED if unfinished else ExitCode.DONE
+  has_runs_to_report = len(unfinished) < len(request.runs)
+  if request.flags['no-report'].value or not has_runs_to_report:
+    return exit_code
   report_folder = request.out / 'report'
-  return report.main([str(request.out), f'{option("out")}={report_folder}'])
+  report_code = report.main([str(request.out), f'{option("out")}={report_folder}'])
+  return exit_code or report_code
 
 
 def _run_share(request: SweepRequest, stop: Stop) -> int:

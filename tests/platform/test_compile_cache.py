@@ -7,6 +7,8 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
+from concurrent import futures
 
 import filelock
 import jax
@@ -304,3 +306,40 @@ def test_a_cache_that_jax_was_given_is_left_to_it(tmp_path):
   assert named == (str(tmp_path / 'named/programs'), 2**28)
   assert cache_settings() == mine
   assert not cache.folder().exists()
+
+
+class Program:
+  """A program that takes a while to compile, and writes down when."""
+
+  def __init__(self, text, moments):
+    self._text, self._moments = text, moments
+
+  def as_text(self):
+    return self._text
+
+  def compile(self):
+    self._moments.append(f'begin {self._text}')
+    time.sleep(0.3)
+    self._moments.append(f'end {self._text}')
+
+
+@pytest.mark.parametrize(('texts', 'is_in_turn'), [('aa', True), ('ab', False)])
+def test_processes_of_a_sweep_compile_the_same_program_one_after_another(
+  texts, is_in_turn, tmp_path, monkeypatch
+):
+  """A lock of a file is between open files, so threads are as processes."""
+  monkeypatch.setattr(compile_cache, '_takes_turns', True)
+  (tmp_path / 'programs').mkdir()
+  moments = []
+  before = jax.config.jax_compilation_cache_dir
+  jax.config.update('jax_compilation_cache_dir', str(tmp_path / 'programs'))
+  try:
+    with futures.ThreadPoolExecutor(2) as threads:
+      programs = [Program(text, moments) for text in texts]
+      list(threads.map(lambda p: compile_cache.compile_in_turn(p, 'it'), programs))
+  finally:
+    jax.config.update('jax_compilation_cache_dir', before)
+  kinds = [moment.split()[0] for moment in moments]
+  in_turn = ['begin', 'end', 'begin', 'end']
+  assert (kinds == in_turn) == is_in_turn
+  assert list((tmp_path / 'compiling').iterdir()) == []

@@ -32,7 +32,7 @@ def test_devices_and_threads_are_as_many_as_usable_cores(monkeypatch):
 def test_fewer_devices_than_cores_are_told(monkeypatch, capsys):
   monkeypatch.setenv('XLA_FLAGS', '')
   monkeypatch.setenv('NPROC', '')
-  monkeypatch.setattr(devices, '_MAX_CPU_DEVICES', 16)
+  monkeypatch.setattr(devices, 'MAX_CPU_DEVICES', 16)
   monkeypatch.setattr(cores, 'count_usable', lambda: 12)
   devices.claim('auto')  # this process has eight
   devices.claim('auto', warn_if_late=False)

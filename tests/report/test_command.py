@@ -45,6 +45,7 @@ def folder(tmp_path_factory):
     ('runs --group=moon.nu', "--group: no run has a setting 'moon.nu'. Did you mean "),
     ('runs --over=algorithm', "--over='algorithm' needs a --group without algorithm."),
     ('runs --over=execution.lanes', "--over: no run has a setting 'execution.lanes'."),
+    ('runs --formats=png,gif', "--formats='png,gif' must be names of png, pdf, svg"),
     ('runs --target=fedavg', "--target='fedavg' must be an accuracy in (0, 1]"),
     ('runs --target=97', "--target='97' must be an accuracy in (0, 1]"),
     ('runs --target=fedvag@last', "Did you mean 'fedavg'?"),

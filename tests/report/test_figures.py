@@ -248,7 +248,7 @@ def test_a_name_with_a_dollar_is_no_formula():
 
 def test_a_file_holds_the_legend_too(tmp_path):
   figure = figures.draw(over_rounds(LONG), styles_of(over_rounds(LONG)))
-  figures.save(figure, tmp_path, 'over_rounds')
+  figures.save(figure, tmp_path, 'over_rounds', formats=('png', 'pdf'))
   assert {path.name for path in tmp_path.iterdir()} == {
     'over_rounds.png',
     'over_rounds.pdf',

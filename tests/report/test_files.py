@@ -1,10 +1,11 @@
-"""The files of a report: figures as PNG and PDF, tables as CSV, Markdown and LaTeX."""
+"""The files of a report: figures as PNG, tables as CSV, Markdown and LaTeX."""
 
 import errno
 import itertools
 import json
 import os
 import pathlib
+import re
 import shutil
 import stat
 import subprocess
@@ -50,14 +51,27 @@ def write(report, out):
   files.write(out, report.content._replace(sections=sections))
 
 
-def test_every_figure_is_a_png_and_a_pdf(written):
+def test_every_figure_is_a_png(written):
   figures = written.out / 'figures'
-  names = {path.stem for path in figures.iterdir()}
-  assert names == set(Collected(written.runs).charts())
+  names = set(Collected(written.runs).charts())
+  assert {path.name for path in figures.iterdir()} == {f'{name}.png' for name in names}
   for name in names:
     with Image.open(figures / f'{name}.png') as image:
       assert image.width > 800
-    assert (figures / f'{name}.pdf').read_bytes().startswith(b'%PDF')
+
+
+def test_formats_are_chosen(written, tmp_path):
+  out = tmp_path / 'out'
+  write(Collected(written.runs, ['--formats=pdf,svg']), out)
+  paths = list((out / 'figures').iterdir())
+  assert {path.suffix for path in paths} == {'.pdf', '.svg'}
+  starts = {'.pdf': b'%PDF', '.svg': b'<?xml'}
+  assert all(path.read_bytes().startswith(starts[path.suffix]) for path in paths)
+  # Those of the last report do not stay, and the page has links to what there is.
+  write(Collected(written.runs), out)
+  names = {f'figures/{path.name}' for path in (out / 'figures').iterdir()}
+  links = re.findall(r'href="(figures/[^"]+)"', (out / 'index.html').read_text())
+  assert set(links) == names
 
 
 def test_tables_are_csv_markdown_and_latex(written):
@@ -117,7 +131,7 @@ def test_latex_takes_every_table(written, tmp_path):
 
 
 def test_a_second_report_leaves_nothing_of_the_first(tmp_path, monkeypatch):
-  def save(figure, folder, name):
+  def save(figure, folder, name, formats):
     (folder / f'{name}.png').write_bytes(b'')
 
   monkeypatch.setattr(files.figures, 'save', save)  # drawing takes the time

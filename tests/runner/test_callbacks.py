@@ -27,7 +27,7 @@ from moon_jax.core.errors import (
 from moon_jax.runner import callbacks, loop, saved_state
 from moon_jax.runner.records import Records
 from moon_jax.runner.signals import Stop, StoppedError
-from tests.processes import check_success, checkpoint, launch, launched
+from tests.processes import check_success, checkpoint, launch, launched, read_lines
 from tests.run_directories import TINY, words_of
 from tests.test_api import config
 
@@ -411,3 +411,93 @@ assert not {{'tensorflow', 'tensorflow_datasets', 'scipy.sparse'}} & set(sys.mod
 assert events.count('/jax/core/compile/backend_compile_duration') == 3
 """
   check_success(launch(tmp_path, program=('-c', code), PYTHONPATH=str(ROOT)))
+
+
+def rounds_saved(workdir):
+  lines = read_lines(workdir / 'timings.jsonl')
+  return [line['round'] for line in lines if line['save_seconds'] > 0]
+
+
+@pytest.mark.parametrize(
+  ('least_seconds', 'expected'), [(1000.0, [10, 25]), (0.0, [10, 20, 25])]
+)
+def test_by_default_no_round_is_saved_soon_after_another(
+  least_seconds, expected, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(callbacks, '_AUTO_SECONDS', least_seconds)
+  settings = config(num_rounds=25, eval_every_rounds=25)
+  assert settings['checkpoint_every_rounds'] == 'auto'
+  result = moon_jax.run(settings, tmp_path / 'run')
+  assert rounds_saved(result.workdir) == expected
+
+
+def test_a_run_that_is_stopped_where_a_save_was_left_out_saves_the_next_round(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setattr(callbacks, '_AUTO_SECONDS', 1000.0)
+  stop = Stop()
+
+  class Interrupter(moon_jax.Callback):
+    """Asks the run to stop when the state of round 20 cannot be had any more."""
+
+    def wants_state(self, number):
+      return False
+
+    def after_round(self, round):
+      if round.number == 19:
+        stop.request(signal.SIGTERM)
+
+  words = words_of(num_rounds=60, checkpoint_every_rounds='auto')
+  request = cli.parse([*words, f'--workdir={tmp_path / "run"}'])
+  with pytest.raises(StoppedError) as caught:
+    loop.run(request, stop, callbacks=[Interrupter()])
+  (*_, last) = rounds_saved(tmp_path / 'run')
+  assert last in (20, 21, 22)
+  assert f'round {last}' in str(caught.value)
+
+
+class SlowLogger(callbacks.Logger):
+  """A logger that waits before each round, and may fail."""
+
+  def __init__(self, failing_round=None):
+    self.begun, self.released = threading.Event(), threading.Event()
+    self.rounds = []
+    self._failing_round = failing_round
+
+  def after_round(self, round):
+    self.begun.set()
+    assert self.released.wait(60)
+    if round.number == self._failing_round:
+      raise RunError('the server has gone')
+    self.rounds.append((round.number, round.metrics['train_loss'], round.state))
+
+
+def some_round(number):
+  metrics = {'train_loss': float(number)}
+  return callbacks.Round(number, metrics, None, {}, None, None, None, 'a state')
+
+
+def test_a_run_does_not_wait_for_a_logger_before_its_end():
+  logger = SlowLogger()
+  threaded = callbacks.InThread(logger)
+  for number in (1, 2, 3):
+    round = some_round(number)
+    threaded.after_round(round)
+    round.metrics['train_loss'] = -1.0  # by a later callback
+  assert logger.begun.wait(60)
+  assert logger.rounds == []
+  logger.released.set()
+  threaded.end()
+  assert logger.rounds == [(1, 1.0, None), (2, 2.0, None), (3, 3.0, None)]
+  threaded.close()
+
+
+def test_what_a_logger_raises_ends_the_run():
+  logger = SlowLogger(failing_round=2)
+  logger.released.set()
+  threaded = callbacks.InThread(logger)
+  threaded.after_round(some_round(1))
+  threaded.after_round(some_round(2))
+  with pytest.raises(RunError, match='the server has gone'):
+    threaded.end()
+  threaded.close()

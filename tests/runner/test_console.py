@@ -1,9 +1,17 @@
 """The output on a terminal of 80 columns and in a log file."""
 
 import io
+import os
+import pty
+import re
+import subprocess
+import sys
+import time
 
+import pytest
 import rich.console
 
+from moon_jax.core import activity
 from moon_jax.runner import clock as clock_lib
 from moon_jax.runner.callbacks import Run
 from moon_jax.runner.console import (
@@ -11,6 +19,7 @@ from moon_jax.runner.console import (
   describe_summary,
   describe_test,
   describe_training,
+  duration,
 )
 from moon_jax.runner.rounds import Round
 
@@ -38,17 +47,18 @@ def output(is_terminal):
   )
   console = Console(terminal)
   console.measured = ('head_cosine',)
-  console.begin(Run(None, None, None, [], range(2, 4)))
-  clock = clock_lib.Clock()
-  clock.seconds['train'] = 1.25
-  console.after_round(Round(3, RECORD, None, {}, None, clock, None, None))
-  console.close()
+  with console.watching():
+    console.begin(Run(None, None, None, [], range(2, 4)))
+    clock = clock_lib.Clock()
+    clock.seconds['train'] = 1.25
+    console.after_round(Round(3, RECORD, None, {}, None, clock, None, None))
   return file.getvalue()
 
 
-def test_a_terminal_of_80_columns_has_bar_count_and_time_left():
+def test_a_terminal_of_80_columns_has_bar_count_time_and_time_left():
   text = output(is_terminal=True)
   assert '3/4' in text
+  assert '0:00:00' in text
   assert '━' in text
   assert '-:--:--' in text or '0:00:00' in text
   assert 'test accuracy 0.5320' in text
@@ -87,3 +97,106 @@ def test_the_last_line_has_the_last_test_the_best_and_the_first_near_it():
   )
   chosen = describe_summary(summary | {'best_validation_accuracy': 0.97})
   assert '(test accuracy 0.9500 in round 28, which validation chose, 95%' in chosen
+
+
+# A round that takes 1.2 s, and waits that are short: a program of its own.
+WAITING = """
+import sys, time
+from moon_jax.__main__ import launch
+from moon_jax.runner import console, rounds
+console.SILENT_SECONDS = console._BRIEF_SECONDS = 0.4
+read = rounds.jax.device_get
+def read_slowly(arrays):
+  time.sleep(1.2)
+  return read(arrays)
+rounds.jax = type('Slow', (), vars(rounds.jax) | {
+  'device_get': staticmethod(read_slowly)
+})
+sys.exit(launch(sys.argv[1:]))
+"""
+WORDS = ('--config.num_rounds=1', '--config.mlp.width=8', '--config.logger=')
+
+
+def test_a_file_has_a_line_whenever_nothing_was_said_for_a_while(tmp_path):
+  words = [sys.executable, '-c', WAITING, *WORDS, f'--workdir={tmp_path / "run"}']
+  text = subprocess.run(words, capture_output=True, check=True, text=True).stdout
+  lines = text.splitlines()
+  assert re.search(r'one test \.\.\. (\d+ s \.\.\. )+[\d.]+ s\n', text)
+  assert 'training round 1/1, 1 s' in lines
+  assert lines.index('training round 1/1, 1 s') < lines.index('testing round 1/1, 1 s')
+  # What a run prints besides is what it was.
+  assert lines[-1] == f'results: {tmp_path / "run"}'
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_what_takes_long_and_for_how_long(tmp_path):
+  words = [sys.executable, '-c', WAITING, *WORDS, f'--workdir={tmp_path / "run"}']
+  words.append('--config.execution.compile_cache=off')
+  reader, terminal = pty.openpty()
+  environment = os.environ | {'COLUMNS': '80', 'TERM': 'xterm'}
+  with subprocess.Popen(
+    words, stdin=terminal, stdout=terminal, stderr=terminal, env=environment
+  ) as process:
+    os.close(terminal)
+    output = b''
+    try:
+      while block := os.read(reader, 4096):
+        output += block
+    except OSError:  # as Linux ends a terminal
+      pass
+  os.close(reader)
+  assert process.returncode == 0
+  text = output.decode()
+  for doing in (
+    '(tracing|compiling) the .*',
+    'training round 1/1',
+    'testing round 1/1',
+  ):
+    assert re.search(rf'\n{doing}, \d+ s', text), doing
+  assert re.search(r'compiling one round and one test \.\.\. [\d.]+ s\r\n', text)
+  # When the run has ended, only its bar stays.
+  *_, last = text.split('\x1b[2K')
+  assert '1/1' in last
+  assert 'testing round' not in last
+
+
+@pytest.fixture
+def printed():
+  """A console for a file, and what it has printed."""
+  file = io.StringIO()
+  terminal = rich.console.Console(file=file, width=200, markup=False, highlight=False)
+  return Console(terminal, describe_sweep='the sweep: {:.0f} s'.format), file.getvalue
+
+
+def test_how_long_a_run_takes_by_its_first_steps_and_its_first_round(printed):
+  console, text = printed
+  console.begin(Run(None, None, None, [], range(0, 40)))
+  console.expect(None)
+  console.expect(0.2)  # 8 s in all
+  assert text() == ''
+  console.expect(30.0)
+  assert text() == (
+    'about 20 min for 40 rounds, by the first steps; tests are not counted\n'
+    'the sweep: 1200 s\n'
+  )
+  clock = clock_lib.Clock()
+  clock.seconds |= {'train': 50.0, 'evaluate': 5.0, 'save': 5.0}
+  for number in (1, 2):
+    console.after_round(Round(number, RECORD, None, {}, None, clock, None, None))
+  # 39 rounds of a minute.
+  assert [line for line in text().splitlines() if 'left' in line] == [
+    'about 39 min left for 39 rounds, by the first one'
+  ]
+
+
+def test_what_a_process_is_doing_is_the_innermost(monkeypatch):
+  monkeypatch.setattr(time, 'monotonic', lambda: 100.0)
+  assert activity.current() is None
+  with activity.doing('testing'), activity.doing('reading'):
+    monkeypatch.setattr(time, 'monotonic', lambda: 123.4)
+    assert activity.current().describe() == 'reading, 23 s'
+  assert activity.current() is None
+
+
+def test_durations():
+  assert [duration(s) for s in (45, 750, 9000)] == ['45 s', '12 min', '2.5 h']

@@ -69,7 +69,7 @@ def draw(folder, names):
     columns=tuple(names),
   )
   figure = figures.draw(matrix, {})
-  figures.save(figure, folder, 'm')
+  figures.save(figure, folder, 'm', formats=('png', 'pdf'))
   return figure
 
 

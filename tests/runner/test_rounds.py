@@ -1,15 +1,19 @@
 """The host's work for other rounds while the device works on one."""
 
+import contextlib
 import threading
 
 import jax
 
 import moon_jax
+from moon_jax.building import experiment
 from moon_jax.building import programs as programs_lib
+from moon_jax.config import validate
 from moon_jax.core.errors import RunError
 from moon_jax.planning import planner as planning
+from moon_jax.platform import devices
 from moon_jax.runner.records import Records
-from moon_jax.runner.rounds import is_due
+from moon_jax.runner.rounds import Rounds, is_due
 from tests.refusals import refused
 from tests.run_directories import TINY
 
@@ -55,6 +59,8 @@ def test_packing_and_recording_go_on_where_giving_the_device_work_blocks(
 
     return programs._replace(run_round=run_round)
 
+  # Its rounds would wait for the others.
+  monkeypatch.setattr(Rounds, 'seconds_by_few_steps', lambda rounds: None)
   monkeypatch.setattr(planning.Planner, 'plan', watched_plan)
   monkeypatch.setattr(Records, 'write_metrics', watched_write)
   monkeypatch.setattr(programs_lib, 'compile_programs', with_a_device_that_blocks)
@@ -88,3 +94,28 @@ def test_a_run_without_room_is_one_line_with_what_is_large(tmp_path, monkeypatch
 def test_what_is_due_is_due_after_the_last_round_too():
   is_due_after = [is_due(number, 2, 5) for number in range(1, 6)]
   assert is_due_after == [False, True, False, True, True]
+
+
+def test_timing_the_first_steps_trains_nothing():
+  devices.claim('auto', deterministic=False)
+  built = experiment.build(validate(config()))
+  losses = []
+  for is_timed in (False, True):
+    rounds = Rounds(built, experiment.initial_state(built))
+    rounds.compile()
+    if is_timed:
+      assert 0 < rounds.seconds_by_few_steps() < 60
+    with contextlib.closing(rounds.run(lambda number: False)) as finished_rounds:
+      losses.append([round.metrics['train_loss'] for round in finished_rounds])
+  assert losses[0] == losses[1]
+
+
+def test_a_plan_of_few_steps_has_one_segment_of_them():
+  plan = experiment.build(validate(config())).planner.plan(0)
+  schedule = plan.with_few_steps(2).schedule
+  assert set(schedule.num_segments) == {1}
+  assert schedule.segment_bounds[:, :2].tolist() == [[0, 2]] * len(
+    schedule.num_segments
+  )
+  most = len(schedule.example_rows)
+  assert plan.with_few_steps(most + 9).schedule.segment_bounds[0, 1] == most

@@ -283,11 +283,27 @@ def test_an_error_that_ends_a_run_stops_no_other(tmp_path, capsys, monkeypatch):
     with pytest.raises(RunError, match=r'seed=4: ZeroDivisionError'):
       moon_jax.sweep(common(), {'seed': np.arange(4, 6)}, tmp_path)
   assert capsys.readouterr().err.count('ZeroDivisionError: ') == 2
-  # The last line names the runs that are left.
+  # The runs that are left are named, and the others reported.
   over_words = ('--over', 'optimizer.learning_rate=1e30,0.01', '--over', 'seed=0')
-  process = sweep(tmp_path, [*TINY, *over_words, '--out=.', '--no-report'])
+  process = sweep(tmp_path, [*TINY, *over_words, '--out=.'])
   assert process.returncode == ExitCode.FAILED
-  assert process.stderr.splitlines()[-1].startswith(f'{name_of("1e30", 0)}: ')
+  assert f'\n{name_of("1e30", 0)}: diverged in round 1\n' in process.stderr
+  assert (tmp_path / 'report/index.html').exists()
+
+
+def test_runs_that_cannot_begin_are_told_before_any_trains(tmp_path):
+  over = ('--over', 'algorithm=fedavg,fedbn', '--over', 'seed=0,1', '--out=out')
+  for words in (
+    (*TINY, *over),
+    (*TINY, *over, '--dry-run'),
+    (*TINY, *over, '--jobs=2'),
+  ):
+    process = sweep(tmp_path, words)
+    assert (process.returncode, process.stdout) == (ExitCode.USAGE, '')
+    (line,) = process.stderr.splitlines()
+    assert line.startswith('fedbn-seed=0 (and 1 more): ')
+    assert 'the network has none' in line
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_request_to_stop_in_the_last_round_of_a_run_begins_no_other(
@@ -318,7 +334,7 @@ def test_from_python_auto_and_own_knobs_are_those_of_each_run(
   assert common_config.mine.mu == 5.0
   configs = []
 
-  def run_here(runs, stop):
+  def run_here(runs, stop, load):
     configs.extend(run.request.config for run in runs)
     return [RunError('the end')]
 
@@ -342,6 +358,48 @@ def test_from_python_it_is_one_table(swept, tmp_path):
     (*_, last_round) = read_lines(swept.folder / 'out' / name / 'metrics.jsonl')
     accuracy = last_round['test_accuracy']
     assert row['test_accuracy'] == pytest.approx(accuracy, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+  ('device_counts', 'num_cores', 'num_gpus', 'number', 'reason'),
+  [
+    ([8, 8], 2, 0, 1, '1 process: a run can use 2 of 2 cores'),
+    ([4, 1, 4, 4], 16, 0, 4, '4 processes: a run can use 4 of 16 cores'),
+    ([4, 4], 16, 0, 2, '2 processes: a run can use 4 of 16 cores'),
+    ([4, 4], 6, 0, 1, '1 process: a run can use 4 of 6 cores'),
+    ([1, 1, 1], 2, 0, 2, '2 processes: a run can use 1 of 2 cores'),
+    ([8, 8, 8], 16, 2, 2, '2 processes: 2 GPUs'),
+    ([8], 16, 2, 1, '1 process: 2 GPUs'),
+  ],
+)
+def test_a_second_process_begins_where_a_run_cannot_use_all_cores(
+  device_counts, num_cores, num_gpus, number, reason
+):
+  jobs = running.choose_jobs(device_counts, num_cores, num_gpus)
+  assert jobs == (number, f'{reason}; --jobs chooses another number')
+
+
+def test_a_run_uses_a_device_for_each_client_of_a_round():
+  words = [*TINY, '--over', 'participation=0.5,1.0', '--over', 'seed=0', '--out=o']
+  words.remove('--config.execution.devices=1')
+  load = running.caching_loader()
+  assert running.check_parts(command.parse(words).runs, load) == [1, 2]
+  words.append('--config.execution.devices=1')
+  assert running.check_parts(command.parse(words).runs, load) == [1, 1]
+
+
+def test_a_sweep_is_estimated_by_its_first_run():
+  over = ('--over', 'algorithm=fedavg,moon', '--over', 'local_epochs=1,3', '--out=o')
+  argv = [*(word for word in TINY if 'local_epochs' not in word), *over]
+  runs = command.parse(argv).runs
+  first_config = runs[0].request.config
+  # FedAvg with one epoch and with three: 10 and 30 s.
+  assert running.describe_rest(first_config, 10.0, runs) == (
+    'about 40 s for 2 runs of the sweep (2 runs of other kinds are not counted)'
+  )
+  assert running.describe_rest(first_config, 600.0, runs[:1]) == (
+    'about 10 min for 1 run of the sweep'
+  )
 
 
 def test_each_run_of_a_sweep_has_its_own_data():
