@@ -59,6 +59,8 @@ RUNS = [f'{name}-seed={seed}' for name in ('fedavg', 'moon') for seed in (0, 1)]
 
 def sweep(folder, words, program=command.main, stop=None):
   """Runs the sweep's program in this process, in a folder, to its end."""
+  if program is command.main and not any('--slurm' in word for word in words):
+    words = ['--jobs=1', *words]  # however many cores there are
   with pytest.MonkeyPatch.context() as environment:
     environment.setenv('XLA_FLAGS', os.environ['XLA_FLAGS'])  # a run adds to it
     return processes.launched(
@@ -287,7 +289,7 @@ def test_an_error_that_ends_a_run_stops_no_other(tmp_path, capsys, monkeypatch):
   over_words = ('--over', 'optimizer.learning_rate=1e30,0.01', '--over', 'seed=0')
   process = sweep(tmp_path, [*TINY, *over_words, '--out=.'])
   assert process.returncode == ExitCode.FAILED
-  assert f'\n{name_of("1e30", 0)}: diverged in round 1\n' in process.stderr
+  assert f'{name_of("1e30", 0)}: diverged in round 1\n' in process.stderr
   assert (tmp_path / 'report/index.html').exists()
 
 
