@@ -5,9 +5,10 @@
   python -m benchmarks --data-dir=DIR --suite=gpu [--quick]
   python -m benchmarks --suite=scale [--quick]
 
-Prints a table and writes benchmarks/results/<machine>.json, both after every row. Both
-sides of a ratio run on the same cores in one go; every time is the median of --repeats
-rounds.
+Prints a table and writes benchmarks/results/<machine>.json, both after every row. With
+--only=WORD it measures the parts with the word in their name; other rows stay in the
+file. Both sides of a ratio run on the same cores in one go; every time is the median of
+--repeats rounds.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from collections.abc import Callable
 
 from benchmarks import cpu, gpu, processes, scale
 from benchmarks.processes import ROOT
+from benchmarks.rows import Row
 from moon_jax.core.errors import UsageError
 
 # A process of its own, because JAX takes most of a GPU's memory until it ends.
@@ -42,21 +44,45 @@ def main() -> None:
     print(error, file=sys.stderr)
     raise SystemExit(error.exit_code) from None
   path = ROOT / f'benchmarks/results/{name}.json'
-  measure(tasks, path, details)
+  if options.only:
+    tasks = {task: run for task, run in tasks.items() if options.only in task}
+  measure(tasks, path, details, keep_rows=bool(options.only))
   print(f'written: {path.relative_to(ROOT)}')
 
 
-def measure(tasks: dict[str, Callable], path: pathlib.Path, details: dict) -> None:
-  """Runs the tasks; prints each one's rows, and writes all so far, before the next."""
-  earlier_rows = json.loads(path.read_text())['rows'] if path.exists() else []
-  earlier_values = {row['measured']: row['value'] for row in earlier_rows}
+def measure(
+  tasks: dict[str, Callable],
+  path: pathlib.Path,
+  details: dict,
+  *,
+  keep_rows: bool = False,
+) -> None:
+  """Runs the tasks; prints each one's rows, and writes all so far, before the next.
+
+  Args:
+    tasks: name -> a function that returns rows.
+    path: file of the results.
+    details: what belongs to the rows, filled in by the tasks.
+    keep_rows: whether rows of the file that are not measured stay in it.
+  """
+  earlier = json.loads(path.read_text()) if path.exists() else {}
+  earlier_rows = [
+    Row(row['measured'], row['value'], row['bar']) for row in earlier.get('rows', [])
+  ]
+  earlier_values = {row.measured: row.value for row in earlier_rows}
+  if keep_rows:
+    details |= earlier.get('details', {}) | details
   rows = []
   begin = time.monotonic()
   for number, (task, run) in enumerate(tasks.items(), 1):
     for row in run():
       rows.append(row)
       _print_row(row, earlier_values.get(row.measured))
-    _write(path, rows, details)
+    measured = {row.measured for row in rows}
+    kept_rows = [
+      row for row in earlier_rows if keep_rows and row.measured not in measured
+    ]
+    _write(path, kept_rows + rows, details)
     minutes = (time.monotonic() - begin) / 60
     tasks_left = ', '.join(list(tasks)[number:]) or 'nothing'
     print(f'  {task}: done after {minutes:.1f} minutes; left: {tasks_left}', flush=True)
@@ -68,6 +94,7 @@ def _options():
   )
   parser.add_argument('--suite', choices=SUITES, default='cpu')
   parser.add_argument('--data-dir', default=os.environ.get('TFDS_DATA_DIR', ''))
+  parser.add_argument('--only', metavar='WORD', help='measures the parts so named')
   parser.add_argument('--limit', type=int, help='training examples of the gpu suite')
   parser.add_argument('--repeats', type=int, default=5)
   parser.add_argument('--rounds', type=int, default=100, help='of the gpu suite')

@@ -50,20 +50,22 @@ def main() -> None:
   compiled = programs.lower_programs(built, state, inputs)[0].compile()
   compile_seconds = time.perf_counter() - begin
 
-  seconds = []
+  seconds, cpu_seconds = [], []
   traced_plan, traced_scalars = inputs
 
   def run():
     copy = jax.block_until_ready(jax.tree.map(lambda leaf: leaf.copy(), state))
-    begin = time.perf_counter()
+    cpu_begin, begin = time.process_time(), time.perf_counter()
     state_after, metrics = jax.block_until_ready(
       compiled(copy, traced_plan, traced_scalars, built.data.train)
     )
     seconds.append(time.perf_counter() - begin)
+    cpu_seconds.append(time.process_time() - cpu_begin)
     return state_after, metrics
 
   state_after, metrics = run()
   seconds.clear()
+  cpu_seconds.clear()
   if options.out:
     arrays = workload_arrays(built, state, plan) | averaged_model(state_after)
     _write_arrays(options.out, arrays)
@@ -80,6 +82,7 @@ def main() -> None:
   samples_per_second = samples / float(np.median(seconds))
   report = {
     'seconds': seconds,
+    'cpu_seconds': cpu_seconds,
     'samples': samples,
     'samples_per_second': samples_per_second,
     'steps_per_second': steps / float(np.median(seconds)),

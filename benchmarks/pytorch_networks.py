@@ -57,6 +57,22 @@ class MoonCnn(nn.Module):
     return z, self.classifier(z)
 
 
+class Mlp(nn.Module):
+  """One hidden layer, MOON's head and the classifier."""
+
+  def __init__(self, side=32, channels=3, classes=10, *, width=128, representation=64):
+    super().__init__()
+    self.encoder = nn.Linear(side * side * channels, width)
+    self.head_hidden = nn.Linear(width, width)
+    self.head_output = nn.Linear(width, representation)
+    self.classifier = nn.Linear(representation, classes)
+
+  def forward(self, images):
+    hidden = F.relu(self.encoder(_flatten(images)))
+    z = self.head_output(F.relu(self.head_hidden(hidden)))
+    return z, self.classifier(z)
+
+
 class DcoCnn(nn.Module):
   """DCO-MOON's network."""
 
@@ -217,6 +233,18 @@ class InvertedResidual(nn.Module):
     return y + shortcut if self.added else y
 
 
+# For each stage: expansion, channels, blocks, stride of its first block.
+MOBILE_STAGES = (
+  (1, 16, 1, 1),
+  (6, 24, 2, 1),
+  (6, 32, 3, 2),
+  (6, 64, 4, 2),
+  (6, 96, 3, 1),
+  (6, 160, 3, 2),
+  (6, 320, 1, 1),
+)
+
+
 class MobileNetV2(nn.Module):
   """Sandler et al. 2018, with the strides of FedDecorr for CIFAR; no head."""
 
@@ -243,6 +271,11 @@ class MobileNetV2(nn.Module):
 def resnet18(side=32, channels=3, classes=10):
   """Any side will do."""
   return ResNet(BasicBlock, (2, 2, 2, 2), 1, channels, classes)
+
+
+def mobilenet_v2(side=32, channels=3, classes=10):
+  """Any side will do."""
+  return MobileNetV2(MOBILE_STAGES, channels, classes)
 
 
 # Names of the leaves, and their axes.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as suites
-from benchmarks import cpu, engine, gpu, processes
+from benchmarks import against_pytorch, cpu, engine, gpu, processes
 from benchmarks.rows import Row
 from moon_jax.building import experiment
 from moon_jax.config import cli
@@ -48,6 +48,10 @@ def test_a_row_is_written_before_the_next_is_measured(tmp_path, capsys):
   suites.measure(tasks, path, {})
   assert rows_before_the_second == [{'measured': 'a', 'value': '1', 'bar': ''}]
   assert [row['measured'] for row in json.loads(path.read_text())['rows']] == ['a', 'b']
+  # A part of the suite replaces its own rows.
+  suites.measure({'first': lambda: [Row('a', '3', '')]}, path, {}, keep_rows=True)
+  rows = json.loads(path.read_text())['rows']
+  assert {row['measured']: row['value'] for row in rows} == {'a': '3', 'b': '2'}
 
 
 def test_queues_of_clients_leave_few_steps_to_filler():
@@ -56,7 +60,7 @@ def test_queues_of_clients_leave_few_steps_to_filler():
 
 def test_the_cpu_suite_measures_each_network_against_pytorch():
   all_tasks = list(cpu.tasks('', 1, False, {}))
-  for model in ('moon_cnn', 'dco_cnn', 'cnn_transformer', 'resnet18'):
+  for model in against_pytorch.SETTINGS:
     # Crops of the larger networks come last: they are left out when time is up.
     plain, crops = (f'{model}, moon, {name}, 1 core' for name in ('none', 'crop_flip'))
     assert all_tasks.index(plain) < all_tasks.index(crops)
@@ -141,7 +145,7 @@ with_torch = pytest.mark.skipif(
 @pytest.mark.slow  # starts three processes
 @with_torch
 @pytest.mark.parametrize('algorithm', ['fedavg', 'moon', 'moon_once'])
-@pytest.mark.parametrize('model', ['moon_cnn', 'dco_cnn'])
+@pytest.mark.parametrize('model', ['moon_cnn', 'dco_cnn', 'mlp'])
 def test_pytorch_ends_with_the_same_averaged_model(images, tmp_path, model, algorithm):
   file = tmp_path / 'round.npz'
   averaged_file = tmp_path / 'averaged.npz'

@@ -76,7 +76,8 @@ class CnnTransformer(nn.Module):
 
   def _conv(self, form, mask, x, features, name):
     x = layers.Conv(features, 3, form=form, padding=1, name=name)(x)
-    return nn.relu(layers.BatchNorm(form.channels, name=f'{name}_norm')(x, mask))
+    norm = layers.BatchNorm(form.channels, relu=True, name=f'{name}_norm')
+    return norm(x, mask)
 
 
 class EncoderLayer(nn.Module):

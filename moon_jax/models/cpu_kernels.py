@@ -1,8 +1,8 @@
 """Functions in C++ for a CPU: how they are built, kept and called.
 
 The system's C++ compiler builds them for the processor at hand when a network first
-needs one, and XLA calls them as foreign functions (jax.ffi). `convolution/fused_cpu.py`
-and `products.py` describe what they compute.
+needs one, and XLA calls them as foreign functions (jax.ffi). The module beside each
+source describes what it computes.
 """
 
 import ctypes
@@ -16,15 +16,33 @@ import tempfile
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
 from moon_jax.core import cache
 
 _FOLDER = pathlib.Path(__file__).parent
-_SOURCES = (_FOLDER / 'convolution/fused_cpu.cc', _FOLDER / 'products.cc')
-_HEADER = _FOLDER / 'xla_call.h'
-_FUNCTIONS = ('forward', 'of_kernel_and_bias', 'of_images', 'product')
+_SOURCES = tuple(
+  _FOLDER / name
+  for name in (
+    'batch_norm.cc',
+    'convolution/depthwise.cc',
+    'convolution/fused_cpu.cc',
+    'products.cc',
+  )
+)
+_HEADERS = (_FOLDER / 'vectors.h', _FOLDER / 'xla_call.h')
+_FUNCTIONS = (
+  'batch_norm',
+  'of_batch_norm',
+  'depthwise',
+  'of_depthwise',
+  'forward',
+  'of_kernel_and_bias',
+  'of_images',
+  'product',
+)
 _FLAGS = ('-std=c++17', '-O3', '-march=native', '-fPIC', '-shared', '-w')
 _SECONDS = 60  # time limit of the compiler, which takes three seconds
 _cache_folder: pathlib.Path | None = None
@@ -75,7 +93,7 @@ def _build(compiler: list[str], library: pathlib.Path) -> None:
   # The macros show the compiler's version and the processor's instructions. A library
   # of another jaxlib may not be registered.
   macros = run('-dM', '-E', '-x', 'c++', os.devnull)
-  code = [path.read_bytes() for path in (*_SOURCES, _HEADER)]
+  code = [path.read_bytes() for path in (*_SOURCES, *_HEADERS)]
   circumstances = (macros, jaxlib.__version__, _FLAGS), code
   key = hashlib.sha256(repr(circumstances).encode()).hexdigest()[:16]
   earlier_build = None
@@ -89,6 +107,12 @@ def _build(compiler: list[str], library: pathlib.Path) -> None:
   run(*includes, *_SOURCES, '-o', library)
   if earlier_build:
     cache.add(earlier_build, lambda file: file.write(library.read_bytes()))
+
+
+def are_for(x: jax.Array) -> bool:
+  """Whether x can be an argument: it is float32, on a CPU, and there is no `fault`."""
+  is_theirs = x.dtype == jnp.float32 and jax.default_backend() == 'cpu'
+  return is_theirs and not fault()
 
 
 def known_fault() -> str:

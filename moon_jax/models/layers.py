@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax.core.types import Outputs
-from moon_jax.models import convolution, initializers, products
-from moon_jax.models.convolution import pooling
+from moon_jax.models import batch_norm, convolution, cpu_kernels, initializers, products
+from moon_jax.models.convolution import depthwise, pooling
 from moon_jax.models.convolution.direct import summed, summed_over_rows, widened
 
 # Groups of channels of group normalisation, as in FedDyn's ResNet-18 (Acar et al. 2021,
@@ -142,9 +142,11 @@ class BatchNorm(nn.Module):
   Attributes:
     channels: the axis of the channels, the first or the last (-1); the batch is the
       other one.
+    relu: whether negative outputs become 0.
   """
 
   channels: int
+  relu: bool = False
 
   @nn.compact
   def __call__(self, x, mask):
@@ -156,15 +158,22 @@ class BatchNorm(nn.Module):
     running_mean = self.variable('batch_stats', 'mean', _ZEROS, None, shape)
     running_var = self.variable('batch_stats', 'var', _ONES, None, shape)
     wide = widened(x)
+    y = None
     if mask is None:
       mean, var = widened(running_mean.value), widened(running_var.value)
     else:
-      mean, var, count = _statistics(wide, mask, self.channels)
+      if self.channels == -1 and cpu_kernels.are_for(x):
+        y, mean, var = batch_norm.normalise(x, mask, scale, bias, self.relu)
+      else:
+        mean, var = _statistics(wide, mask, self.channels)
+      count = _num_values(wide, mask)
       unbiased = var * count / jnp.maximum(count - 1, 1)
       _move(running_mean, mean, enough=count > 0)
       _move(running_var, unbiased, enough=count > 1)
-    factor = scale * jax.lax.rsqrt(var + 1e-5)
-    y = (wide - along(mean)) * along(factor) + along(bias)
+    if y is None:
+      factor = scale * jax.lax.rsqrt(var + 1e-5)
+      y = (wide - along(mean)) * along(factor) + along(bias)
+      y = nn.relu(y) if self.relu else y
     return y.astype(x.dtype)
 
 
@@ -204,9 +213,9 @@ class GroupNorm(nn.Module):
 class Depthwise(nn.Module):
   """Images -> images of as many channels: a 3x3 kernel for each, without bias.
 
-  Zeros around the images keep their size at stride 1. It is a sum over the kernel's
-  nine places, in one pass over the pixels, because XLA has no fast gradients on a CPU
-  for a grouped convolution. For bfloat16 the sum is in float32.
+  Zeros around the images keep their size at stride 1. On a CPU, where XLA has no fast
+  gradients for a grouped convolution, `depthwise` computes it, or else a sum over the
+  kernel's nine places. For bfloat16 the sum is in float32.
 
   Attributes:
     form: form of the network's convolutions, which says the layout of the images.
@@ -221,6 +230,8 @@ class Depthwise(nn.Module):
     channels = x.shape[self.form.channels]
     height, width = x.shape[1:3]
     kernel = widened(self.param('kernel', _default(9), (3, 3, 1, channels)))
+    if self.form.channels == -1 and cpu_kernels.are_for(x):
+      return depthwise.convolve(x, kernel, self.stride)
     padded = jnp.pad(widened(x), ((0, 0), (1, 1), (1, 1), (0, 0)))
     y = sum(
       convolution.along(self.form.channels, kernel[i, j])
@@ -249,19 +260,24 @@ class LayerNorm(nn.Module):
     return (y * scale.reshape(shape) + bias.reshape(shape)).astype(x.dtype)
 
 
+def _num_values(x, mask):
+  """Images, [B] -> [] number of values of a channel, without filler."""
+  return jnp.sum(mask.astype(x.dtype)) * (x.shape[1] * x.shape[2])
+
+
 def _statistics(x, mask, channels):
-  """Images, [B] -> [C] mean, [C] biased variance, [] number of values of a channel."""
+  """Images, [B] -> [C] mean, [C] biased variance."""
   batch_axis = -1 - channels
   is_real = convolution.along(batch_axis, mask > 0)
   pixel_axes = (1, 2, batch_axis % 4)
-  count = jnp.sum(mask.astype(x.dtype)) * (x.shape[1] * x.shape[2])
+  count = _num_values(x, mask)
 
   def average(values):
     return jnp.sum(jnp.where(is_real, values, 0), pixel_axes) / jnp.maximum(count, 1)
 
   mean = average(x)
   variance = average(jnp.square(x - convolution.along(channels, mean)))
-  return mean, variance, count
+  return mean, variance
 
 
 def _move(running, batch_statistic, *, enough):

@@ -24,19 +24,21 @@ STAGES = (
 
 
 class _ConvNorm(nn.Module):
-  """A convolution without bias, then batch normalisation.
+  """A convolution without bias, then batch normalisation, and ReLU if there is one.
 
   Attributes:
     features: output channels; 0: one 3x3 kernel for each input channel.
     size: side of the kernel.
     form: form of the convolution.
     stride: stride of a depthwise convolution; the others have 1.
+    relu: whether negative outputs become 0.
   """
 
   features: int
   size: int
   form: convolution.Form
   stride: int = 1
+  relu: bool = True
 
   @nn.compact
   def __call__(self, x, mask):
@@ -52,7 +54,7 @@ class _ConvNorm(nn.Module):
       x = conv(x)
     else:
       x = layers.Depthwise(self.form, self.stride, name='conv')(x)
-    return layers.BatchNorm(self.form.channels, name='norm')(x, mask)
+    return layers.BatchNorm(self.form.channels, self.relu, name='norm')(x, mask)
 
 
 class _Block(nn.Module):
@@ -73,13 +75,13 @@ class _Block(nn.Module):
   @nn.compact
   def __call__(self, x, mask):
     channels, form = x.shape[self.form.channels], self.form
-    y = nn.relu(_ConvNorm(self.expansion * channels, 1, form, name='conv1')(x, mask))
-    y = nn.relu(_ConvNorm(0, 3, form, self.stride, name='conv2')(y, mask))
-    y = _ConvNorm(self.features, 1, form, name='conv3')(y, mask)
+    y = _ConvNorm(self.expansion * channels, 1, form, name='conv1')(x, mask)
+    y = _ConvNorm(0, 3, form, self.stride, name='conv2')(y, mask)
+    y = _ConvNorm(self.features, 1, form, relu=False, name='conv3')(y, mask)
     if self.stride > 1:
       return y
     if channels != self.features:
-      x = _ConvNorm(self.features, 1, form, name='shortcut')(x, mask)
+      x = _ConvNorm(self.features, 1, form, relu=False, name='shortcut')(x, mask)
     return x + y
 
 
@@ -107,7 +109,7 @@ class MobileNetV2(nn.Module):
       mask: [B] 1.0 for a real example in training; None in evaluation.
     """
     form = convolution.choose(self.convolution, size=3, features=32)
-    x = nn.relu(_ConvNorm(32, 3, form, name='stem')(form.arranged(images), mask))
+    x = _ConvNorm(32, 3, form, name='stem')(form.arranged(images), mask)
     for stage, (expansion, features, num_blocks, stage_stride) in enumerate(
       self.stages
     ):
@@ -115,7 +117,7 @@ class MobileNetV2(nn.Module):
         stride = stage_stride if index == 0 else 1
         name = f'stage{stage + 1}_block{index + 1}'
         x = _Block(expansion, features, stride, form, name=name)(x, mask)
-    x = nn.relu(_ConvNorm(1280, 1, form, name='last')(x, mask))
+    x = _ConvNorm(1280, 1, form, name='last')(x, mask)
     x = form.arranged(x.mean(axis=(1, 2)))
     return layers.outputs(
       x, head_width=0, representation=0, num_classes=self.num_classes

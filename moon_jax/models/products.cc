@@ -12,15 +12,14 @@
 #include <cstring>
 #include <memory>
 
+#include "vectors.h"
 #include "xla_call.h"
 
 namespace {
 
 #ifdef __AVX512F__
-constexpr int kWidth = 16;  // numbers of a vector
-constexpr int kRows = 14;   // of a tile: 28 sums and three factors, of 32 registers
+constexpr int kRows = 14;  // of a tile: 28 sums and three factors, of 32 registers
 #else
-constexpr int kWidth = 8;
 constexpr int kRows = 6;
 #endif
 constexpr int kPanel = 2 * kWidth;
@@ -31,12 +30,8 @@ constexpr int kColumns = 256;
 constexpr int kLongRow = kDepth + 16;
 constexpr int kShortRow = kHeight + 18;
 
-typedef float Vector __attribute__((vector_size(4 * kWidth), aligned(4)));
 typedef int32_t Integers __attribute__((vector_size(4 * kWidth)));
 
-Vector& At(float* place) { return *reinterpret_cast<Vector*>(place); }
-Vector Load(const float* place) { return *reinterpret_cast<const Vector*>(place); }
-Vector All(float number) { return number - Vector{}; }
 
 struct alignas(64) Scratch {
   float rows[std::max(kHeight * kLongRow, kDepth * kShortRow)];  // of a

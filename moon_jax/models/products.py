@@ -1,4 +1,4 @@
-"""Products of matrices for a CPU: those of large dense layers.
+"""Products of matrices for a CPU: those of large dense layers and 1x1 convolutions.
 
 products.cc has the arithmetic, in float32, on the thread that calls it. It takes the
 place of XLA's products where docs/performance.md finds it faster. Each product is
@@ -64,7 +64,7 @@ def product(
 
 def _is_faster(m: int, n: int, k: int) -> bool:
   """Whether [m, k] [k, n] is faster by our kernel than by XLA's."""
-  return min(m, n, k) >= 32
+  return min(m, n, k) >= 32 or (min(m, n, k) >= 16 and max(m, n, k) >= 2**13)
 
 
 @jax.custom_vjp

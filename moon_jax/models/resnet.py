@@ -24,13 +24,14 @@ from moon_jax.models import convolution, initializers, layers
 
 
 class _ConvNorm(nn.Module):
-  """A convolution that keeps the size at stride 1, then a normalisation."""
+  """A convolution that keeps the size at stride 1, a normalisation, perhaps ReLU."""
 
   features: int
   size: int
   form: convolution.Form
   norm: str
   stride: int = 1
+  relu: bool = False
 
   @nn.compact
   def __call__(self, x, mask):
@@ -47,8 +48,9 @@ class _ConvNorm(nn.Module):
     )
     x = conv(x)
     if self.norm == 'group':
-      return layers.GroupNorm(self.form.channels, layers.GROUPS, name='norm')(x)
-    return layers.BatchNorm(self.form.channels, name='norm')(x, mask)
+      x = layers.GroupNorm(self.form.channels, layers.GROUPS, name='norm')(x)
+      return nn.relu(x) if self.relu else x
+    return layers.BatchNorm(self.form.channels, self.relu, name='norm')(x, mask)
 
 
 class _Block(nn.Module):
@@ -62,18 +64,18 @@ class _Block(nn.Module):
 
   @nn.compact
   def __call__(self, x, mask):
-    def conv_norm(x, features, size, name, stride=1):
-      layer = _ConvNorm(features, size, self.form, self.norm, stride, name=name)
+    def conv_norm(x, features, size, name, stride=1, relu=False):
+      layer = _ConvNorm(features, size, self.form, self.norm, stride, relu, name=name)
       return layer(x, mask)
 
     if self.bottleneck:
       features = 4 * self.width
-      y = nn.relu(conv_norm(x, self.width, 1, 'conv1'))
-      y = nn.relu(conv_norm(y, self.width, 3, 'conv2', self.stride))
+      y = conv_norm(x, self.width, 1, 'conv1', relu=True)
+      y = conv_norm(y, self.width, 3, 'conv2', self.stride, relu=True)
       y = conv_norm(y, features, 1, 'conv3')
     else:
       features = self.width
-      y = nn.relu(conv_norm(x, features, 3, 'conv1', self.stride))
+      y = conv_norm(x, features, 3, 'conv1', self.stride, relu=True)
       y = conv_norm(y, features, 3, 'conv2')
     if x.shape != y.shape:
       x = conv_norm(x, features, 1, 'shortcut', self.stride)
@@ -113,7 +115,7 @@ class ResNet(nn.Module):
     """
     form = convolution.choose(self.convolution, size=3, features=64)
     x = form.arranged(images)
-    x = nn.relu(_ConvNorm(64, 3, form, self.norm, name='stem')(x, mask))
+    x = _ConvNorm(64, 3, form, self.norm, relu=True, name='stem')(x, mask)
     for stage, num_blocks in enumerate(self.blocks):
       width = 64 * 2**stage
       for index in range(num_blocks):

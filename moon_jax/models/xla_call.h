@@ -21,6 +21,20 @@ inline const int64_t* Attribute(const XLA_FFI_CallFrame* frame) {
       static_cast<XLA_FFI_Array*>(frame->attrs.attrs[0])->data);
 }
 
+// The numbers of a lane; all dimensions before the last `rank` ones are lanes.
+template <typename T>
+T* Lane(const XLA_FFI_Buffer& buffer, int rank, int64_t lane) {
+  int64_t size = 1;
+  for (int64_t i = buffer.rank - rank; i < buffer.rank; ++i) size *= buffer.dims[i];
+  return static_cast<T*>(buffer.data) + lane * size;
+}
+
+inline int64_t Lanes(const XLA_FFI_Buffer& buffer, int rank) {
+  int64_t lanes = 1;
+  for (int64_t i = 0; i < buffer.rank - rank; ++i) lanes *= buffer.dims[i];
+  return lanes;
+}
+
 // Whether XLA only asks which interface this is.
 inline bool Introduced(XLA_FFI_CallFrame* frame) {
   const auto* extension = frame->extension_start;

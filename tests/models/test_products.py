@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from moon_jax.models import cpu_kernels, layers, products
+from moon_jax.models.convolution import direct
 
 # m, n, k: one number; none; of less than a tile, of a tile and of several; sums in one
 # part and in several; more rows and columns than are copied at a time.
@@ -177,3 +178,33 @@ def test_only_large_layers_are_ours(inputs, is_ours):
   x, params = normal(40, inputs), {'kernel': normal(inputs, 128), 'bias': normal(128)}
   apply = jax.make_jaxpr(lambda x: Dense().apply({'params': {'dense': params}}, x))
   assert ('ffi_call' in str(apply(x))) == is_ours
+
+
+@pytest.mark.parametrize(
+  ('stride', 'zeros', 'is_ours'), [(1, 0, 1), (2, 0, 0), (1, 1, 0)]
+)
+def test_convolutions_of_single_pixels_are_products(stride, zeros, is_ours):
+  x, kernel = normal(2, 5, 6, 17), normal(1, 1, 17, 20, seed=1)
+  padding = ((zeros, zeros), (zeros, zeros))
+
+  def convolve(x, kernel):
+    return direct.convolve(x, kernel, stride, padding)
+
+  assert ('ffi_call' in str(jax.make_jaxpr(convolve)(x, kernel))) == is_ours
+  y, pull = jax.vjp(convolve, x, kernel)
+  gradient = y + normal(20, seed=2)[None, None, None]
+  expected, expected_pull = jax.vjp(
+    lambda x, kernel: jax.lax.conv_general_dilated(
+      x,
+      kernel,
+      (stride, stride),
+      padding,
+      dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
+    ),
+    x,
+    kernel,
+  )
+  for ours, librarys in zip(
+    (y, *pull(gradient)), (expected, *expected_pull(gradient)), strict=True
+  ):
+    np.testing.assert_allclose(ours, librarys, rtol=0, atol=1e-4)

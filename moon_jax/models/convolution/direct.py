@@ -13,14 +13,15 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from moon_jax.models import cpu_kernels, products
+
 Padding = tuple[tuple[int, int], tuple[int, int]]  # zeros (above, below), (left, right)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def convolve(
   x: jax.Array, kernel: jax.Array, stride: int, padding: Padding
 ) -> jax.Array:
-  """`lax.conv_general_dilated`.
+  """`lax.conv_general_dilated`; one of single pixels is a product, if that is faster.
 
   Args:
     x: [B, H, W, Cin].
@@ -31,11 +32,21 @@ def convolve(
   Returns:
     [B, H', W', Cout], H' = (H + above + below - kh) // stride + 1, W' likewise.
   """
+  has_zeros = any(map(any, padding))
+  is_pixelwise = kernel.shape[:2] == (1, 1) and stride == 1 and not has_zeros
+  if is_pixelwise and cpu_kernels.are_for(x):
+    rows = products.affine(x.reshape(-1, x.shape[-1]), kernel[0, 0])
+    return rows.reshape(*x.shape[:-1], -1)
+  return _convolve(x, kernel, stride, padding)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def _convolve(x, kernel, stride, padding):
   return _convolution(x, kernel, window_strides=(stride, stride), padding=padding)
 
 
 def _forward(x, kernel, stride, padding):
-  return convolve(x, kernel, stride, padding), (x, kernel)
+  return _convolve(x, kernel, stride, padding), (x, kernel)
 
 
 def _backward(stride, padding, saved, gradient):
@@ -48,7 +59,7 @@ def _backward(stride, padding, saved, gradient):
   return image_gradient, kernel_gradient.astype(kernel.dtype)
 
 
-convolve.defvjp(_forward, _backward)
+_convolve.defvjp(_forward, _backward)
 
 
 def lane_by_lane(function: Callable) -> Callable:

@@ -13,15 +13,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "vectors.h"
 #include "xla_call.h"
 
 namespace {
 
-#ifdef __AVX512F__
-constexpr int kWidth = 16;             // numbers of a vector
-#else
-constexpr int kWidth = 8;
-#endif
 constexpr int kGroup = 16;             // examples
 constexpr int kParts = kGroup / kWidth;
 constexpr int kAtOnce = 2 / kParts;    // outputs, forward
@@ -30,13 +26,8 @@ constexpr int kRows = 5;               // of a window at a time, backward
 constexpr int kPlaces = 4;             // outputs of a pooled square
 constexpr int8_t kNone = kPlaces;      // ReLU cut the largest off
 
-typedef float Vector __attribute__((vector_size(4 * kWidth), aligned(4)));
 typedef int32_t Integers __attribute__((vector_size(4 * kWidth), aligned(4)));
 typedef int8_t Bytes __attribute__((vector_size(kWidth), aligned(1)));
-
-Vector& At(float* place) { return *reinterpret_cast<Vector*>(place); }
-Vector Load(const float* place) { return *reinterpret_cast<const Vector*>(place); }
-Vector All(float number) { return number - Vector{}; }
 
 // Fewer than 2 kSize numbers, in pieces whose sizes the compiler knows.
 template <int kSize, typename T>
@@ -414,20 +405,6 @@ Shape ShapeOf(const XLA_FFI_CallFrame* frame, const XLA_FFI_Buffer& images,
   const int64_t* p = pooled.dims + pooled.rank - 4;
   const int64_t* before = Attribute(frame);
   return {i[0], i[1], i[2], i[3], before[0], before[1], k[0], k[1], k[3], p[1], p[2]};
-}
-
-// Its numbers of a lane; `rank`: of its own dimensions.
-template <typename T>
-T* Lane(const XLA_FFI_Buffer& buffer, int rank, int64_t lane) {
-  int64_t size = 1;
-  for (int64_t i = buffer.rank - rank; i < buffer.rank; ++i) size *= buffer.dims[i];
-  return static_cast<T*>(buffer.data) + lane * size;
-}
-
-int64_t Lanes(const XLA_FFI_Buffer& buffer, int rank) {
-  int64_t lanes = 1;
-  for (int64_t i = 0; i < buffer.rank - rank; ++i) lanes *= buffer.dims[i];
-  return lanes;
 }
 
 }  // namespace
