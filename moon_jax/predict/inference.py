@@ -264,9 +264,9 @@ def load(workdir: str | pathlib.Path, client: int | str | None = None) -> Traine
     workdir: the run directory, also of a run in progress; or a file that
       `Trained.save` or `moon_jax.export` has written.
     client: name of the client whose model is loaded, or its number from 0, if each
-      client has its own (SOLO, FedPer, FedBN, Ditto, FedProto, no server,
-      `batch_norm=local`). A text that is both is the name. None: the global model, or
-      the model of the only client.
+      client has its own (SOLO, FedPer, FedRep, FedBN, Ditto, APFL, pFedMe, FedALA,
+      FedProto, no server, `batch_norm=local`). A text that is both is the name. None:
+      the global model, or the model of the only client.
 
   Raises:
     UsageError: the path is no run directory, or has no such model.

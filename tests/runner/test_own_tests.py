@@ -124,6 +124,21 @@ def test_dittos_models_on_each_clients_own_test(tmp_path):
   assert (local != correct).any()
 
 
+@pytest.mark.parametrize('algorithm', few(['apfl'], ['fedrep', 'pfedme', 'fedala']))
+def test_the_model_of_each_client_that_is_loaded_is_the_tested_one(algorithm, tmp_path):
+  run = moon_jax.run(
+    config({'algorithm': algorithm, 'num_rounds': 3}), tmp_path / 'run'
+  )
+
+  def labels_of(client, images):
+    return labels_by(moon_jax.load(run.workdir, client=client), images)
+
+  correct, sizes, _ = counted(run, labels_of)
+  expected = metrics.over_clients(correct, sizes, 'personal_accuracy')
+  recorded = columns(run.metrics[-1], 'personal_accuracy')
+  assert recorded == pytest.approx(expected, rel=1e-12)
+
+
 def fine_tuned(run, epochs):
   """[T] images that the global model gets right after each client's fine-tuning."""
   saved = np.load(run.workdir / 'partition.npz')
