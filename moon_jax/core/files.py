@@ -373,6 +373,21 @@ def require_space(folder: pathlib.Path, num_bytes: int) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
+def try_to_write(folder: pathlib.Path, num_bytes: int) -> None:
+  """Writes and flushes a temporary file of so many bytes in a folder; leaves nothing.
+
+  Raises:
+    OSError: what the system says of it.
+  """
+  block = bytes(2**20)
+  with tempfile.TemporaryFile(dir=folder) as file:
+    for start in range(0, num_bytes, len(block)):
+      file.write(block[: num_bytes - start])
+    file.flush()
+    os.fsync(file.fileno())
+  can_flush_folders(folder)
+
+
 def bytes_on_disk(folder: pathlib.Path) -> int:
   """The space that the files of a folder take, also while somebody writes them."""
   num_bytes = 0

@@ -134,8 +134,11 @@ class Checkpoints:
       saved_state.save(partial, state, index, entries)
       self._rename(partial, folder)
     except Exception as error:  # orbax raises errors of many classes
+      cause = saved_state.cause_of_failed_save(
+        error, partial, saved_state.bytes_needed(state)
+      )
       shutil.rmtree(partial, ignore_errors=True)
-      raise files.failure(folder, saved_state.cause(error)) from error
+      raise files.failure(folder, cause) from error
     finally:
       if self._store:
         self._store.bytes_reserved = None

@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import pathlib
-import re
 import shutil
 import tempfile
 import types
@@ -229,18 +228,40 @@ def load(folder: pathlib.Path, template: State) -> State:
   raise NoCheckpointError(problem)
 
 
-def cause(error: Exception) -> OSError:
-  """The system's error behind a failure; one without a number if it is not known."""
-  for known_error in (error, error.__cause__):
-    if isinstance(known_error, OSError) and known_error.strerror:
-      return known_error
-  if match := re.search(r"os_error_code='(\d+)'", str(error)):  # as tensorstore says it
-    number = int(match[1])
-    return OSError(number, os.strerror(number))
-  first_line, _, _ = str(error).strip().partition('\n')
-  return OSError(first_line[:_MAX_REASON_LETTERS] or type(error).__name__)
+def cause_of_failed_save(
+  error: Exception, folder: pathlib.Path, num_bytes: int
+) -> OSError:
+  """The system's error behind a save that failed; one without a number if unknown.
+
+  Where the error does not have it, as much is written once more, in the same place.
+
+  Args:
+    error: the error of the save.
+    folder: the folder of the checkpoint, with what has been written.
+    num_bytes: the space that the save needs.
+  """
+  if known_error := _system_error(error):
+    return known_error
+  try:
+    files.try_to_write(folder, num_bytes)
+  except OSError as repeated_error:
+    return repeated_error
+  return OSError(_first_line(error))
 
 
 def reason(error: Exception) -> str:
-  """The cause of a failure: the system's words, or the first line of the error."""
-  return cause(error).strerror or str(cause(error))
+  """Why reading failed: the system's words, or the first line of the error."""
+  known_error = _system_error(error)
+  return known_error.strerror if known_error else _first_line(error)
+
+
+def _system_error(error):
+  for system_error in (error, error.__cause__):
+    if isinstance(system_error, OSError) and system_error.strerror:
+      return system_error
+  return None
+
+
+def _first_line(error):
+  first_line, _, _ = str(error).strip().partition('\n')
+  return first_line[:_MAX_REASON_LETTERS] or type(error).__name__

@@ -205,16 +205,29 @@ def test_a_full_disk_keeps_what_is_there(disk, num_bytes_left, capfd):
       ValueError('RESOURCE_EXHAUSTED: Error writing\nSource:'),
       'RESOURCE_EXHAUSTED: .*',
     ),
-    (
-      ValueError("UNKNOWN: Error writing [os_error_code='122']\nSource:"),
-      'Disk quota exceeded',
-    ),
     (ValueError('x' * 5000), 'x{500}'),
     (KeyError(), 'KeyError'),
   ],
 )
-def test_the_reason_of_a_failure_is_one_line(error, reason):
+def test_the_reason_of_a_failure_is_one_line(error, reason, tmp_path):
   assert re.fullmatch(reason, saved_state.reason(error))
+  cause = saved_state.cause_of_failed_save(error, tmp_path, 10)
+  assert re.fullmatch(reason, cause.strerror or str(cause))
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_a_save_that_fails_without_the_system_s_words_is_tried_once_more(disk):
+  folder = disk('small', '64k')
+  error = ValueError('UNKNOWN: Error writing')
+  # The disk has room for the first of these numbers of bytes.
+  causes = [
+    saved_state.cause_of_failed_save(error, folder, num_bytes)
+    for num_bytes in (50_000, 3_000_000)
+  ]
+  assert [cause.errno for cause in causes] == [None, errno.ENOSPC]
+  assert list(folder.iterdir()) == []
+  moved = saved_state.cause_of_failed_save(error, folder / 'moved', 10)
+  assert moved.errno == errno.ENOENT
 
 
 def lock_except_in(path, lock):

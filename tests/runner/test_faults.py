@@ -695,7 +695,7 @@ SHARED_DISKS = {
   'a quota in a checkpoint': ends_at(
     'checkpoints/3',
     errno.EDQUOT,
-    'fsync_file {} 0 run/checkpoints/3.partial/default',
+    'fsync_file {} 0 run/checkpoints/3.partial/',
     has_tracebacks=True,
   ),
   'a full disk in the records': ends_at(
