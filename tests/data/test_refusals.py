@@ -161,6 +161,16 @@ def without_hdf5_examples(file):
   put_in_hdf5('label', np.zeros(0, 'i4'))(file)
 
 
+def declare_terabytes(file):
+  del file['examples/f0003_11/pixels']
+  file.create_dataset(
+    'examples/f0003_11/pixels',
+    shape=(12, 2**19, 2**19),
+    dtype='u1',
+    chunks=(1, 4096, 4096),
+  )
+
+
 def rename_pixels(file):
   file.move('examples/f0003_11/pixels', 'examples/f0003_11/pics')
 
@@ -300,6 +310,7 @@ HDF5 = [
   (change_hdf5(OTHER_LABELS), 'f0003_11', '12', '11'),
   (change_hdf5(without_hdf5_examples), 'f0003_11', 'no examples'),
   (change_hdf5(OTHER_SHAPE), '(8, 9)', '(8, 8)'),
+  (change_hdf5(declare_terabytes), "'f0003_11'", '3,072 GiB', 'memory'),
   (
     change_hdf5(lambda file: file.pop('examples/ü..\x1b[31m/label')),
     'pixels',

@@ -7,7 +7,7 @@ FEMNIST has this form (fed_emnist_train.h5, fed_emnist_test.h5; pixels float32 i
 import types
 from typing import Any
 
-from moon_jax.core import files
+from moon_jax.core import files, memory
 from moon_jax.core.errors import printable
 from moon_jax.core.paths import expand
 from moon_jax.data.errors import DataError, one_line
@@ -51,8 +51,20 @@ def _read(data_flag, path, image, label):
     for name, group in file[_GROUP].items():
       arrays = {key: array for key, array in group.items() if hasattr(array, 'shape')}
       image_key, label_key = assembled.feature_names(data_flag, image, label, arrays)
+      _require_room(data_flag, name, (arrays[image_key], arrays[label_key]))
       images, labels = arrays[image_key][()], arrays[label_key][()]
       yield assembled.make_user(data_flag, name, images, labels)
+
+
+def _require_room(data_flag, user_name, arrays):
+  """Refuses arrays that the memory cannot hold: a small file can declare any shape."""
+  num_bytes, total = sum(array.nbytes for array in arrays), memory.total_bytes()
+  if num_bytes > total:
+    raise DataError(
+      f'{data_flag}: client {printable(user_name)!r} has arrays of '
+      f'{num_bytes / 2**30:,.0f} GiB, and the machine has {total / 2**30:,.0f}: '
+      'the file is damaged, or needs a machine with more memory.'
+    )
 
 
 def _member_in_another_file(h5py: types.ModuleType, file: Any) -> str:
