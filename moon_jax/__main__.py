@@ -54,7 +54,7 @@ def launch(argv: list[str], stop: Stop | None = None) -> int:
 
 def _launch(argv: list[str], stop: Stop) -> int:
   # Imported here: Ctrl-C prints one line from the start, before slow imports.
-  from moon_jax.config import cli
+  from moon_jax.config import cli, require_input_files
   from moon_jax.core import files
   from moon_jax.platform import hosts, launchers
   from moon_jax.runner import layout
@@ -74,6 +74,9 @@ def _launch(argv: list[str], stop: Stop) -> int:
       stack.enter_context(joining.joined(group, execution, fingerprint))
     hosts.decided_by_first(lambda: files.require_writable(request.workdir))
     layout.require_plain_path(request.workdir)
+    # A finished run needs its data no more; of several processes all have to answer.
+    if not group and not (request.workdir / layout.SUMMARY).exists():
+      require_input_files([request.config])
     # Imported here: a mistyped flag is answered before JAX is loaded.
     from moon_jax.runner import loop
 

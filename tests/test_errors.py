@@ -134,8 +134,6 @@ export runs/a --output=a.txt -> must end in .safetensors, .npz, .py or .onnx
 export runs/a --output=none/a.npz -> no folder 'none'
 export none --output=a.npz -> 'none' is not a run directory
 export {LONG} --output=a.npz -> is not a run directory
-export runs/a --output=a.npz --client=-1 -> --client=-1
-export runs/a --output=a.npz --client=x -> --client=x
 export runs/a --output=a.npz --config=none.py -> --config='none.py'
 export runs/a --output=runs/b.npz -> is a folder
 predict --workdir=runs/a --input=none.npz -> --input='none.npz'
@@ -143,7 +141,6 @@ predict --workdir=none --input=none.npz -> 'none' is not a run directory
 predict --workdir=runs/a --input=runs/a/config.json -> --input='runs/a/config.json'
 predict --workdir=runs/a --input=a.npz --output={LONG}.npz -> File name too long
 predict --workdir=runs/a --input=a.npz --output=a.txt -> must end in .npz
-predict --workdir=runs/a --input=a.npz --client=-2 -> --client=-2
 report runs --rows=nope --columns=seed -> --rows: no run has a setting 'nope'
 report runs --rows=seed --columns=moon.nu -> --columns: no run has a setting 'moon.nu'
 report runs --group=nope -> --group: no run has a setting 'nope'
@@ -162,6 +159,10 @@ sweep --over=seed=x -> --config.seed='x'
 sweep --over=seed=1 --jobs=0 -> --jobs=0
 sweep --over=seed=1 --share=2 -> --share='2'
 sweep --over=seed=1 --config=none.py -> --config='none.py'
+sweep --over=seed=1 --config.data.source=npz --config.data.path=none -> No such file
+launch --config.data.source=npz --config.data.path=none.npz -> data.path='none.npz'
+launch --config.initial_weights=none.npz -> --config.initial_weights='none.npz'
+convert --out=a --config.data.source=npz --config.data.path=none -> data.path='none'
 convert --out={LONG} -> File name too long
 convert --out={LONG[:-50]}.npz --synthetic=3 -> --synthetic='3'
 convert --out=runs -> exists already
@@ -170,7 +171,7 @@ convert --out=a --config.data.source=nope -> --config.data.source='nope'
 """
 EARLY_PROGRAM = """
 import contextlib, io, sys
-from moon_jax import export
+from moon_jax import __main__, export
 from moon_jax.data import convert
 from moon_jax.predict import command as predict
 from moon_jax.report import __main__ as report
@@ -182,6 +183,7 @@ mains = {
   'report': report.main,
   'sweep': lambda words: sweep.main(words, Stop()),
   'convert': convert.main,
+  'launch': __main__.launch,
 }
 for case in sys.stdin.read().splitlines():
   program, *words = case.split()

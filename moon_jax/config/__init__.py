@@ -6,6 +6,7 @@ knobs themselves are in `moon_jax.catalog`.
   trees        configurations as trees, as flat mappings, and as the page of knobs
   validation   what is wrong with a configuration, and what may change when it resumes
   files        what a config file says, and its variants
+  input_files  whether the files that a configuration names are there
 """
 
 # ruff: noqa: F401
@@ -19,6 +20,7 @@ from moon_jax.config.files import (
   split,
   variants,
 )
+from moon_jax.config.input_files import require_input_files
 from moon_jax.config.trees import (
   Config,
   changed,

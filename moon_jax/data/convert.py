@@ -77,6 +77,7 @@ def convert(argv: list[str]) -> str:
   require_short_name('out', values.out)
   if config is not None:
     _require_unused_knobs(config)
+    config_lib.require_input_files([config])
   # Imported here: a mistake of the command line is answered before JAX is loaded.
   from moon_jax.data import conversion, layouts
 

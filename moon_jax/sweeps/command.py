@@ -49,6 +49,7 @@ from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.core.flags import flag, option
 from moon_jax.core.paths import expand
+from moon_jax.runner import layout
 from moon_jax.runner.signals import Stop
 from moon_jax.sweeps.runs import SweepRun, sweep_runs
 
@@ -119,6 +120,12 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
   # Imported here: a mistyped flag is answered before JAX is loaded.
   if not (request.flags['dry-run'].value and os.path.isdir(request.out)):
     files.require_writable(request.out, 'out')
+  if request.flags.slurm is None:  # otherwise other machines read the data
+    config_lib.require_input_files(
+      run.request.config
+      for run in request.runs
+      if not (run.request.workdir / layout.SUMMARY).exists()
+    )
   from moon_jax.platform import cores, devices
   from moon_jax.report import __main__ as report
   from moon_jax.sweeps import estimate, running, slurm
