@@ -15,7 +15,7 @@ def pfedme(
   beta: float,
   warm: bool = False,
 ) -> base.Algorithm:
-  """Mean over clients of min over theta of L(theta) + lambda / 2 ||theta - w||^2.
+  """Each client minimises L(theta) + lambda / 2 ||theta - w||^2, and w follows theta.
 
   A local step has one batch. On it, K times from theta = w_i,
 
