@@ -24,6 +24,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 2147483647]
   --config.initial_weights=                     file of the first weights, .safetensors
                                                 or .npz; '' draws them
+  --config.frozen_layers=                       layers that do not train, with commas,
+                                                or body; '' is none
   --config.num_clients=10                       number of clients; with natural the data
                                                 decide; at least 1
   --config.participation=1.0                    fraction of clients in each round (0.25
@@ -113,6 +115,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 round; one of sgd, adam, adamw
   --config.optimizer.learning_rate=0.01         learning rate in the first round; above
                                                 0
+  --config.optimizer.body_learning_rate=auto    first learning rate of the layers before
+                                                the head; auto: the head's; above 0
   --config.optimizer.momentum=0.9               momentum of sgd; in [0, 1)
   --config.optimizer.nesterov=False             whether sgd's momentum is Nesterov's
   --config.optimizer.weight_decay=1e-05         weight decay; decoupled with adamw; at
@@ -320,8 +324,14 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 its input's; at least 1
   --config.resnet.representation=256            number of outputs of the projection
                                                 head; at least 1
+  --config.resnet.design=small                  layers for small images, or
+                                                torchvision's, for ImageNet's; one of
+                                                small, torchvision
   --config.resnet.norm=batch                    normalisation; group: in 2 groups of
                                                 channels; one of batch, group
+  --config.mobilenet_v2.design=small            layers for small images, or
+                                                torchvision's, for ImageNet's; one of
+                                                small, torchvision
   --config.execution.devices=auto               number of devices of each process; at
                                                 least 1
   --config.execution.lanes=auto                 number of clients trained side by side;

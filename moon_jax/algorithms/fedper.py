@@ -1,7 +1,7 @@
 """FedPer: Arivazhagan et al. 2019, arXiv:1912.00818: base and personal layers."""
 
 from moon_jax.algorithms import base
-from moon_jax.algorithms.private import Paths, with_private
+from moon_jax.algorithms.private import Paths, named_paths, with_private
 from moon_jax.core.errors import KnobError
 from moon_jax.core.types import Layers
 
@@ -33,11 +33,10 @@ def personal_paths(
   """
   paths = network_layers.paths
   network_names = {name for path in paths for name in path[1:-1]}
-  names = {name.strip() for name in layers.split(',')} - {''}
   personal = network_layers.output
-  if names:
-    personal = frozenset(path for path in paths if names.intersection(path[1:-1]))
-  if names - network_names or not personal or personal == paths:
+  if layers.replace(',', '').strip():
+    personal = named_paths(layers, paths)
+  if not personal or personal == paths:
     raise KnobError(
       knob,
       layers,

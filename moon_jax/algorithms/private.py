@@ -9,6 +9,22 @@ from moon_jax.core.types import PyTree, Upload
 Paths = frozenset[tuple[str, ...]]
 
 
+def named_paths(names: str, paths: Paths) -> Paths | None:
+  """The paths of every variable below a module of these names.
+
+  Args:
+    names: the names, separated by commas.
+    paths: the paths of all variables of the network.
+
+  Returns:
+    The paths; None if a name is that of no module.
+  """
+  wanted_names = {name.strip() for name in names.split(',')} - {''}
+  if wanted_names - {name for path in paths for name in path[1:-1]}:
+    return None
+  return frozenset(path for path in paths if wanted_names.intersection(path[1:-1]))
+
+
 def divided(variables: PyTree, private: Paths) -> tuple[PyTree, PyTree]:
   """variables -> the shared ones, and those at the private paths; nested dicts."""
   shared = flatten_dict(variables)

@@ -1,5 +1,6 @@
 """Builds an experiment from a configuration: data, functions, the first state."""
 
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,11 +22,12 @@ from moon_jax.building.data import (
   with_num_clients,
   with_one_client_if_centralized,
 )
+from moon_jax.building.freezing import FreezingOptions, with_frozen
+from moon_jax.building.initial_weights import with_initial_weights
 from moon_jax.building.network import (
   NetworkOptions,
   make_network,
   require_filler_ignored,
-  with_initial_weights,
 )
 from moon_jax.building.scheduling import TrainingSetupOptions, make_training_setup
 from moon_jax.building.testing import (
@@ -134,6 +136,7 @@ def assemble(
   network = make_network(network_options, image_shape, dataset.num_classes, backend)
   require_filler_ignored(network, network_options)
   network = with_initial_weights(network, network_options)
+  network = with_frozen(network, FreezingOptions(config))
 
   algorithm_options = AlgorithmOptions(config)
   algorithm = make_algorithm(algorithm_options, network)
@@ -180,9 +183,13 @@ def build(
   network, algorithm = assembled.network, assembled.algorithm
   held_out = assembled.held_out
   dataset = divided.dataset
+  if network.weights_notice:
+    print(network.weights_notice, file=sys.stderr)
   with explaining_errors_of(AlgorithmOptions(config).part):
     scalars = TracedOptions(config).scalars(algorithm, round_index=0)
-    traffic = traffic_of_client(algorithm, network.shapes, scalars, dataset.num_classes)
+    traffic = traffic_of_client(
+      algorithm, network.shapes, scalars, dataset.num_classes, network.frozen
+    )
   training_partition = held_out.training_partition
   class_counts = count_classes(dataset, training_partition)
 

@@ -1,16 +1,11 @@
-"""The network of an experiment, and its first weights."""
-
-import os
-
-import jax
+"""The network of an experiment."""
 
 from moon_jax import catalog, models
 from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.config import Config, flatten
-from moon_jax.core import files, memory, tree, weights
-from moon_jax.core.errors import KnobError, UsageError
-from moon_jax.core.flags import flag, option
-from moon_jax.core.paths import expand
+from moon_jax.core import memory, tree
+from moon_jax.core.errors import UsageError
+from moon_jax.core.flags import flag
 from moon_jax.models import cpu_kernels
 
 
@@ -102,32 +97,3 @@ def convolution_form(requested: str, backend: str | None) -> str:
     if fault:
       raise UsageError(f'{flag("execution.convolution", "fused")}: {fault}.')
   return requested
-
-
-def with_initial_weights(
-  network: models.Network, options: NetworkOptions
-) -> models.Network:
-  """The network; if a file of weights is named, it starts from these weights.
-
-  Raises:
-    UsageError: the file is missing, damaged, or of another network.
-  """
-  if not options.weights_file:
-    return network
-  path = expand(options.weights_file)
-  if os.path.isdir(path):  # not is_dir, which raises if the name is too long
-    raise KnobError(
-      'initial_weights',
-      str(path),
-      'is a folder; write its weights by '
-      f'python -m moon_jax.export {path} {option("output")}=FILE.safetensors.',
-    )
-  try:
-    variables = weights.checked_variables(
-      path, weights.read_weights(path), network.shapes
-    )
-  except UsageError as error:
-    raise UsageError(f'{flag("initial_weights")}: {error}') from None
-  return network._replace(
-    init=lambda seed: jax.device_put(variables), weights_digest=files.sha256(path)
-  )

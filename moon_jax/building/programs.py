@@ -230,6 +230,9 @@ def local_training(experiment: Experiment) -> client_training.LocalTraining:
   )
   if config.optimizer.clip_norm:
     make_optimizer = optimizers.with_clipping(make_optimizer)
+  if config.optimizer.body_learning_rate != 'auto':
+    body = experiment.network.layers().body
+    make_optimizer = optimizers.with_body_rate(make_optimizer, body)
   return client_training.LocalTraining(
     algorithm=experiment.algorithm,
     network=experiment.network,

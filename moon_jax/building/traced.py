@@ -31,7 +31,7 @@ class TracedOptions:
   Attributes:
     seed: the run's seed.
     optimizer: numbers of the local optimizer, without the learning rate; 'clip_norm'
-      only if gradients are clipped.
+      only if gradients are clipped, 'body_factor' only if the body has another rate.
     learning_rate: the learning rate of each round.
   """
 
@@ -41,6 +41,9 @@ class TracedOptions:
     self.optimizer = {'weight_decay': config.optimizer.weight_decay, **options.traced}
     if config.optimizer.clip_norm:
       self.optimizer['clip_norm'] = config.optimizer.clip_norm
+    body_rate = config.optimizer.body_learning_rate
+    if body_rate != 'auto':
+      self.optimizer['body_factor'] = body_rate / config.optimizer.learning_rate
     self.learning_rate = LearningRate(config)
 
   def scalars(self, algorithm: Algorithm, round_index: int) -> Scalars:

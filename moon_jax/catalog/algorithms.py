@@ -223,10 +223,12 @@ _KRUM_KNOBS = {
 # A client's personal model keeps its batch normalisation in any case.
 _AVERAGED_STATISTICS = Rule('batch_norm', exactly('averaged'), 'algorithm')
 _averaged_statistics = check_of([_AVERAGED_STATISTICS])
-# SCAFFOLD, MoFedSAM and FedNova divide by the length of the steps of SGD.
+# SCAFFOLD, MoFedSAM and FedNova divide by the length of the steps of SGD, which is one
+# for all layers.
 _SGD = (
   Rule('optimizer.name', exactly('sgd'), 'algorithm'),
   Rule('optimizer.nesterov', exactly(False), 'algorithm'),
+  Rule('optimizer.body_learning_rate', exactly('auto'), 'algorithm'),
 )
 # tau_eff=steps belongs to FedNova's proximal variant.
 _PROXIMAL = Rule('fednova.mu', above(0), 'fednova.tau_eff', 'steps')

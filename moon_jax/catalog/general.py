@@ -119,6 +119,9 @@ KNOBS = {
   'initial_weights': word(
     '', "file of the first weights, .safetensors or .npz; '' draws them"
   ),
+  'frozen_layers': word(
+    '', "layers that do not train, with commas, or body; '' is none"
+  ),
   'num_clients': counted(
     10, 'number of clients; with natural the data decide', needs=_DEALT
   ),
@@ -273,6 +276,12 @@ KNOBS = {
   ),
   'optimizer.name': word('sgd', 'optimizer of local training, new in each round'),
   'optimizer.learning_rate': number(0.01, 'learning rate in the first round', above(0)),
+  'optimizer.body_learning_rate': number(
+    'auto',
+    "first learning rate of the layers before the head; auto: the head's",
+    above(0),
+    auto=True,
+  ),
   'optimizer.momentum': number(0.9, 'momentum of sgd', _BELOW_ONE, needs=_SGD),
   'optimizer.nesterov': switch(
     False,

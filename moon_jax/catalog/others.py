@@ -81,7 +81,14 @@ _NORM_KNOBS = {
     one_of('none', 'batch', 'group'),
   )
 }
+_DESIGN = word(
+  'small',
+  "layers for small images, or torchvision's, for ImageNet's",
+  one_of('small', 'torchvision'),
+)
+_MOBILENET_KNOBS = {'design': _DESIGN}
 _RESNET_KNOBS = _CNN_KNOBS | {
+  'design': _DESIGN,
   'norm': word('batch', 'normalisation; group: in 2 groups of channels', _NORMS),
   'head_width': knob(
     int,
@@ -217,6 +224,7 @@ OTHERS = (
     'mobilenet_v2',
     'models.mobilenet:MobileNetV2',
     {'convolutional', 'normalized'},
+    knobs=_MOBILENET_KNOBS,
   ),
   _data('digits'),
   _data('tfds', {'ids', 'named'}),

@@ -182,6 +182,33 @@ def map_models(function: Callable[[PyTree], PyTree], message: PyTree) -> PyTree:
   return jax.tree.map(map_node, message, is_leaf=is_model)
 
 
+def kept_at(paths: frozenset[tuple[str, ...]], new: PyTree, before: PyTree) -> PyTree:
+  """The new tree, with the leaves from before at these paths.
+
+  Args:
+    paths: paths of variables, such as ('params', 'conv1', 'kernel'). A leaf counts if
+      its own path ends in one: a tree may hold several models.
+    new: any tree.
+    before: a tree of the same structure.
+  """
+
+  def choose(path, new_leaf, leaf_before):
+    return leaf_before if is_at(paths, path) else new_leaf
+
+  return jax.tree_util.tree_map_with_path(choose, new, before)
+
+
+def is_at(paths: frozenset[tuple[str, ...]], path: tuple) -> bool:
+  """Whether the path of a leaf ends in one of these.
+
+  Args:
+    paths: see `kept_at`.
+    path: the path of a leaf, as JAX has it.
+  """
+  names = tuple(getattr(key, 'key', None) for key in path)
+  return any(names[start:] in paths for start in range(len(names)))
+
+
 def num_bytes(tree: PyTree) -> int:
   """Bytes of all leaves; arrays or ShapeDtypeStructs."""
   return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))

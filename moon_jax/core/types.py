@@ -126,11 +126,13 @@ class Layers(NamedTuple):
     paths: paths of all variables.
     output: paths of the output layer.
     batch_norm: paths of batch normalisation: scales, biases and running statistics.
+    body: paths of what computes the features; the others are the head.
   """
 
   paths: frozenset[tuple[str, ...]]
   output: frozenset[tuple[str, ...]]
   batch_norm: frozenset[tuple[str, ...]]
+  body: frozenset[tuple[str, ...]] = frozenset()
 
 
 class Batch(NamedTuple):

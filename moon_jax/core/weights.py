@@ -66,20 +66,38 @@ def checked_variables(
   Raises:
     UsageError: the network has other variables; the message names the first of them.
   """
-  required_types = _types(flat(shapes))
-  types = _types(arrays)
-  for name in sorted(required_types | types):
-    if types.get(name) != required_types.get(name):
-      raise UsageError(
-        f'{str(path)!r} is of another network: its {name} is '
-        f'{types.get(name, "missing")}, must be {required_types.get(name, "left out")}.'
-      )
+  required = flat(shapes)
+  for name in sorted({*required, *arrays}):
+    require_type(path, name, arrays, required)
   return nested(arrays)
 
 
-def _types(leaves: Mapping[str, Any]) -> dict[str, str]:
-  """Path -> dtype and shape, such as 'float32 [6]'."""
-  return {path: f'{leaf.dtype} {list(leaf.shape)}' for path, leaf in leaves.items()}
+def require_type(
+  path: pathlib.Path,
+  name: str,
+  arrays: Mapping[str, np.ndarray],
+  required: Mapping[str, Any],
+) -> None:
+  """Raises UsageError unless an array has the dtype and shape that a network needs.
+
+  Args:
+    path: the file, for the message.
+    name: path of the variable.
+    arrays: path -> array of the file.
+    required: path -> `jax.ShapeDtypeStruct` of the network's variable.
+  """
+  form = _form(arrays[name]) if name in arrays else 'missing'
+  required_form = _form(required[name]) if name in required else 'left out'
+  if form != required_form:
+    raise UsageError(
+      f'{str(path)!r} is of another network: its {name} is {form}, must be '
+      f'{required_form}.'
+    )
+
+
+def _form(leaf: Any) -> str:
+  """Dtype and shape, such as 'float32 [6]'."""
+  return f'{leaf.dtype} {list(leaf.shape)}'
 
 
 def read(path: str | pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:

@@ -98,8 +98,13 @@ def _resnet(blocks, *, bottleneck):
       network.add('shortcut')
       network.relu()
 
-    conv_norm('stem', padding=1)
-    network.relu()
+    if options['design'] == 'torchvision':
+      conv_norm('stem', stride=2, padding=3)
+      network.relu()
+      network.max_pool(size=3, stride=2, padding=1)
+    else:
+      conv_norm('stem', padding=1)
+      network.relu()
     for stage, num_blocks in enumerate(blocks):
       for index in range(num_blocks):
         stride = 2 if stage > 0 and index == 0 else 1
@@ -111,36 +116,47 @@ def _resnet(blocks, *, bottleneck):
 
 
 def _mobilenet_v2(network, options):
-  def conv_norm(layer, *, padding=0, source='x'):
-    network.conv(f'{layer}/conv', padding=padding, source=source)
+  is_torchvisions = options['design'] == 'torchvision'
+  relu = network.relu6 if is_torchvisions else network.relu
+  stages = mobilenet.TORCHVISION_STAGES if is_torchvisions else mobilenet.STAGES
+
+  def conv_norm(layer, *, stride=1, padding=0, depthwise=False, source='x'):
+    network.conv(
+      f'{layer}/conv',
+      stride=stride,
+      padding=padding,
+      depthwise=depthwise,
+      source=source,
+    )
     network.batch_norm(f'{layer}/norm', source=source)
 
-  def block(layer, stride):
-    if stride == 1:
+  def block(layer, *, stride, is_first):
+    has_shortcut = stride == 1 and not (is_torchvisions and is_first)
+    if has_shortcut:
       network.copy_to('shortcut')
-    conv_norm(f'{layer}/conv1')
-    network.relu()
-    depthwise = f'{layer}/conv2'
-    network.conv(f'{depthwise}/conv', stride=stride, padding=1, depthwise=True)
-    network.batch_norm(f'{depthwise}/norm')
-    network.relu()
+    if network.has(f'{layer}/conv1'):
+      conv_norm(f'{layer}/conv1')
+      relu()
+    conv_norm(f'{layer}/conv2', stride=stride, padding=1, depthwise=True)
+    relu()
     conv_norm(f'{layer}/conv3')
-    if stride > 1:
+    if not has_shortcut:
       return
     if network.has(f'{layer}/shortcut'):
       conv_norm(f'{layer}/shortcut', source='shortcut')
     network.add('shortcut')
 
-  conv_norm('stem', padding=1)
-  network.relu()
-  for stage, (_, _, num_blocks, stage_stride) in enumerate(mobilenet.STAGES):
+  conv_norm('stem', stride=2 if is_torchvisions else 1, padding=1)
+  relu()
+  for stage, (_, _, num_blocks, stage_stride) in enumerate(stages):
     for index in range(num_blocks):
       stride = stage_stride if index == 0 else 1
-      block(f'stage{stage + 1}_block{index + 1}', stride)
+      name = f'stage{stage + 1}_block{index + 1}'
+      block(name, stride=stride, is_first=index == 0)
   conv_norm('last')
-  network.relu()
+  relu()
   network.mean_of_pixels()
-  _head_and_classifier(network)
+  _head_and_classifier(network, mobilenet.DROPOUT if is_torchvisions else 0)
 
 
 def _pooled_convolutions(network, norm):
@@ -160,12 +176,13 @@ def _dense_relu(network, layer):
   network.relu()
 
 
-def _head_and_classifier(network):
+def _head_and_classifier(network, dropout=0):
   """`models.layers.outputs`."""
   if network.has('head_hidden'):
     _dense_relu(network, 'head_hidden')
     network.dense('head_output')
   network.copy_to('representation')
+  network.dropout(dropout)
   network.dense('classifier')
 
 

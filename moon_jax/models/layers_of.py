@@ -1,4 +1,4 @@
-"""Finds the variables of a network's output layer, and of batch normalisation."""
+"""Finds the variables of a network's layers: output, batch normalisation, body."""
 
 from collections.abc import Callable
 
@@ -38,6 +38,7 @@ def layers_of(apply: Callable, images: jax.ShapeDtypeStruct, shapes: PyTree) -> 
     paths=paths,
     output=output_paths,
     batch_norm=frozenset(path for path in paths if path[1:-1] in norm_layers),
+    body=behind_features,
   )
 
 

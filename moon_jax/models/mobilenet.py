@@ -1,14 +1,21 @@
-"""MobileNetV2 (Sandler et al. 2018, arXiv:1801.04381) for small images.
+"""MobileNetV2 (Sandler et al. 2018, arXiv:1801.04381), for small or large images.
 
-The layers are those of FedDecorr's code. The stem and the second stage have stride 1
-(for ImageNet 2), so that images of 32x32 end as 4x4. ReLU replaces ReLU6. A block of
-stride 1 whose channels change has a 1x1 convolution with batch normalisation in the
-shortcut, where the paper has none. There is no projection head: the 1,280 numbers
-before the classifier are the representation. Initial weights are PyTorch's default.
+For small images the layers are those of FedDecorr's code. The stem and the second stage
+have stride 1 (for ImageNet 2), so that images of 32x32 end as 4x4. ReLU replaces ReLU6.
+A block of stride 1 whose channels change has a 1x1 convolution with batch normalisation
+in the shortcut, where the paper has none. There is no projection head: the 1,280
+numbers before the classifier are the representation. Initial weights are PyTorch's
+default.
+
+Torchvision's network is that of the paper: the two strides are 2, ReLU6, no convolution
+in a shortcut and none that expands 32 channels to 32, dropout before the classifier.
 """
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 
+from moon_jax.core.types import Outputs
 from moon_jax.models import convolution, layers
 
 # For each stage: expansion, channels, blocks, stride of its first block.
@@ -21,6 +28,16 @@ STAGES = (
   (6, 160, 3, 2),
   (6, 320, 1, 1),
 )
+TORCHVISION_STAGES = (
+  (1, 16, 1, 1),
+  (6, 24, 2, 2),
+  (6, 32, 3, 2),
+  (6, 64, 4, 2),
+  (6, 96, 3, 1),
+  (6, 160, 3, 2),
+  (6, 320, 1, 1),
+)
+DROPOUT = 0.2  # torchvision's, before the classifier
 
 
 class _ConvNorm(nn.Module):
@@ -30,7 +47,7 @@ class _ConvNorm(nn.Module):
     features: output channels; 0: one 3x3 kernel for each input channel.
     size: side of the kernel.
     form: form of the convolution.
-    stride: stride of a depthwise convolution; the others have 1.
+    stride: stride of the window, in both directions.
     relu: whether negative outputs become 0.
   """
 
@@ -47,6 +64,7 @@ class _ConvNorm(nn.Module):
         self.features,
         self.size,
         self.form,
+        stride=self.stride,
         padding=self.size // 2,
         use_bias=False,
         name='conv',
@@ -57,6 +75,11 @@ class _ConvNorm(nn.Module):
     return layers.BatchNorm(self.form.channels, self.relu, name='norm')(x, mask)
 
 
+def capped(x: jax.Array, is_torchvisions: bool) -> jax.Array:
+  """The outputs of a ReLU; for torchvision's network those of ReLU6."""
+  return jnp.minimum(x, 6) if is_torchvisions else x
+
+
 class _Block(nn.Module):
   """1x1 to more channels, depthwise 3x3, 1x1 to fewer; at stride 1 added to the input.
 
@@ -65,22 +88,31 @@ class _Block(nn.Module):
     features: output channels.
     stride: stride of the depthwise convolution.
     form: form of the other convolutions.
+    is_torchvisions: whether it is torchvision's block.
   """
 
   expansion: int
   features: int
   stride: int
   form: convolution.Form
+  is_torchvisions: bool = False
 
   @nn.compact
   def __call__(self, x, mask):
     channels, form = x.shape[self.form.channels], self.form
-    y = _ConvNorm(self.expansion * channels, 1, form, name='conv1')(x, mask)
-    y = _ConvNorm(0, 3, form, self.stride, name='conv2')(y, mask)
+    y = x
+    if self.expansion > 1 or not self.is_torchvisions:
+      y = _ConvNorm(self.expansion * channels, 1, form, name='conv1')(y, mask)
+      y = capped(y, self.is_torchvisions)
+    y = capped(
+      _ConvNorm(0, 3, form, self.stride, name='conv2')(y, mask), self.is_torchvisions
+    )
     y = _ConvNorm(self.features, 1, form, relu=False, name='conv3')(y, mask)
     if self.stride > 1:
       return y
     if channels != self.features:
+      if self.is_torchvisions:
+        return y
       x = _ConvNorm(self.features, 1, form, relu=False, name='shortcut')(x, mask)
     return x + y
 
@@ -93,12 +125,14 @@ class MobileNetV2(nn.Module):
   Attributes:
     num_classes: Y.
     convolution: a name for `convolution.choose`.
-    stages: see STAGES.
+    design: 'small', or 'torchvision'.
+    stages: see STAGES; () for those of the design.
   """
 
   num_classes: int
   convolution: str
-  stages: tuple[tuple[int, int, int, int], ...] = STAGES
+  design: str = 'small'
+  stages: tuple[tuple[int, int, int, int], ...] = ()
 
   @nn.compact
   def __call__(self, images, mask=None):
@@ -108,17 +142,21 @@ class MobileNetV2(nn.Module):
       images: [B, H, W, C] float32.
       mask: [B] 1.0 for a real example in training; None in evaluation.
     """
+    is_torchvisions = self.design == 'torchvision'
+    stages = self.stages or (TORCHVISION_STAGES if is_torchvisions else STAGES)
     form = convolution.choose(self.convolution, size=3, features=32)
-    x = _ConvNorm(32, 3, form, name='stem')(form.arranged(images), mask)
-    for stage, (expansion, features, num_blocks, stage_stride) in enumerate(
-      self.stages
-    ):
+    stem = _ConvNorm(32, 3, form, stride=2 if is_torchvisions else 1, name='stem')
+    x = capped(stem(form.arranged(images), mask), is_torchvisions)
+    for stage, (expansion, features, num_blocks, stage_stride) in enumerate(stages):
       for index in range(num_blocks):
         stride = stage_stride if index == 0 else 1
         name = f'stage{stage + 1}_block{index + 1}'
-        x = _Block(expansion, features, stride, form, name=name)(x, mask)
-    x = _ConvNorm(1280, 1, form, name='last')(x, mask)
+        block = _Block(expansion, features, stride, form, is_torchvisions, name=name)
+        x = block(x, mask)
+    x = capped(_ConvNorm(1280, 1, form, name='last')(x, mask), is_torchvisions)
     x = form.arranged(x.mean(axis=(1, 2)))
-    return layers.outputs(
-      x, head_width=0, representation=0, num_classes=self.num_classes
-    )
+    kept = x
+    if is_torchvisions:
+      kept = nn.Dropout(DROPOUT)(x, deterministic=mask is None)
+    logits = layers.dense(kept, self.num_classes, 'classifier')
+    return Outputs(representation=x, logits=logits, features=x)

@@ -40,6 +40,8 @@ class Network(NamedTuple):
     image_shape: (H, W, C).
     layers: () -> the variables of each kind of layer.
     weights_digest: SHA-256 of the file that `init` has read; '' if it draws.
+    weights_notice: a sentence about what of the file is not used; '' if all is.
+    frozen: paths of the variables that do not train; see `freezing.with_frozen_layers`.
   """
 
   shapes: PyTree
@@ -49,6 +51,8 @@ class Network(NamedTuple):
   image_shape: tuple[int, int, int] = ()
   layers: Callable[[], Layers] | None = None
   weights_digest: str = ''
+  weights_notice: str = ''
+  frozen: frozenset[tuple[str, ...]] = frozenset()
 
 
 def make(

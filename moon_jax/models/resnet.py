@@ -1,6 +1,8 @@
-"""ResNets (He et al. 2016, arXiv:1512.03385) for small images, with MOON's head.
+"""ResNets (He et al. 2016, arXiv:1512.03385) with MOON's head.
 
-The stem is one 3x3 convolution without pooling; a bottleneck's stride is in its 3x3
+The stem is one 3x3 convolution without pooling, for small images; or torchvision's, for
+large ones: a 7x7 convolution of stride 2, then 3x3 max-pooling of stride 2. A
+bottleneck's stride is in its 3x3
 convolution, as in torchvision. Initial weights are also torchvision's: convolutions are
 normal with variance 2 / fan_out, scales 1, biases 0, and dense layers have PyTorch's
 default.
@@ -21,6 +23,7 @@ import math
 import flax.linen as nn
 
 from moon_jax.models import convolution, initializers, layers
+from moon_jax.models.convolution import pooling
 
 
 class _ConvNorm(nn.Module):
@@ -91,6 +94,8 @@ class ResNet(nn.Module):
     blocks: blocks of each stage; the stages have 64, 128, 256, ... channels.
     bottleneck: whether blocks are bottlenecks, with four times as many output channels.
     norm: 'batch', or 'group', which normalises each example by itself.
+    design: the stem: 'small', or 'torchvision'. Without a head the network is then
+      torchvision's.
     head: 'mlp'; or 'none': the classifier is on the features.
     head_width: units of the head's hidden layer; 'auto': F.
     representation: D; without a head F.
@@ -101,6 +106,7 @@ class ResNet(nn.Module):
   blocks: tuple[int, ...]
   bottleneck: bool
   norm: str = 'batch'
+  design: str = 'small'
   head: str = 'mlp'
   head_width: int | str = 'auto'
   representation: int = 256
@@ -115,7 +121,11 @@ class ResNet(nn.Module):
     """
     form = convolution.choose(self.convolution, size=3, features=64)
     x = form.arranged(images)
-    x = _ConvNorm(64, 3, form, self.norm, relu=True, name='stem')(x, mask)
+    if self.design == 'torchvision':
+      stem = _ConvNorm(64, 7, form, self.norm, stride=2, relu=True, name='stem')
+      x = pooling.max_pool_3x3(stem(x, mask))
+    else:
+      x = _ConvNorm(64, 3, form, self.norm, relu=True, name='stem')(x, mask)
     for stage, num_blocks in enumerate(self.blocks):
       width = 64 * 2**stage
       for index in range(num_blocks):

@@ -20,7 +20,8 @@ from moon_jax.building.data import (
   load_data,
   with_one_client_if_centralized,
 )
-from moon_jax.building.network import NetworkOptions, make_network, with_initial_weights
+from moon_jax.building.initial_weights import with_initial_weights
+from moon_jax.building.network import NetworkOptions, make_network
 from moon_jax.core import client_names, files, weights
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.outputs import MODEL_SUFFIXES, WEIGHT_SUFFIXES, any_of

@@ -201,6 +201,10 @@ class LocalTraining(NamedTuple):
     updated = optax.apply_updates(params, updates)
     stepped = algorithm.after_update(updated, params, task)
     stepped = tree.checked(stepped, params, 'after_update')
+    if self.network.frozen:  # neither weight decay nor the algorithm moves them
+      stepped = tree.kept_at(
+        self.network.frozen, {'params': stepped}, {'params': params}
+      )['params']
 
     def loss_with(local):
       loss, _ = objective(params, local)

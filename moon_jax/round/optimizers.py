@@ -9,6 +9,8 @@ from collections.abc import Callable
 import jax
 import optax
 
+from moon_jax.core import tree
+
 
 def sgd(
   *,
@@ -48,6 +50,31 @@ def adamw(
   decoupled and acts on all parameters, as in torch.optim.AdamW.
   """
   return optax.adamw(learning_rate, weight_decay=weight_decay)
+
+
+def with_body_rate(make_optimizer: Callable, body: frozenset) -> Callable:
+  """The function with one more number, `body_factor`: that of the body's updates.
+
+  Every optimizer here takes steps in proportion to the learning rate, so a body with
+  this factor has the learning rate of the head times the factor, in every round.
+
+  Args:
+    make_optimizer: numbers -> optimizer.
+    body: paths of the variables before the head.
+  """
+
+  def make_scaled(*, body_factor=None, **numbers):
+    optimizer = make_optimizer(**numbers)
+    if body_factor is None:
+      return optimizer
+
+    def scaled(updates, params):
+      factors = {'params': jax.tree.map(lambda update: body_factor * update, updates)}
+      return tree.kept_at(body, {'params': updates}, factors)['params']
+
+    return optax.chain(optimizer, optax.stateless(scaled))
+
+  return make_scaled
 
 
 def with_clipping(make_optimizer: Callable) -> Callable:

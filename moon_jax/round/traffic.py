@@ -27,7 +27,11 @@ class Traffic(NamedTuple):
 
 
 def traffic_of_client(
-  algorithm: Algorithm, variables: PyTree, scalars: Scalars, num_classes: int
+  algorithm: Algorithm,
+  variables: PyTree,
+  scalars: Scalars,
+  num_classes: int,
+  frozen: frozenset[tuple[str, ...]] = frozenset(),
 ) -> Traffic:
   """What one client exchanges in a round; only shapes and dtypes matter.
 
@@ -36,6 +40,7 @@ def traffic_of_client(
     variables: variables of the network, or their shapes.
     scalars: the scalars of any round.
     num_classes: Y.
+    frozen: paths of the variables that do not train: they are never sent.
 
   Raises:
     UsageError: the algorithm needs an unknown fact about the client's data, or its
@@ -66,8 +71,14 @@ def traffic_of_client(
 
   received, upload = jax.eval_shape(exchange, variables, scalars)
   return Traffic(
-    bytes_received=tree.num_bytes(received), bytes_sent=tree.num_bytes(upload)
+    bytes_received=_num_bytes(received, frozen), bytes_sent=_num_bytes(upload, frozen)
   )
+
+
+def _num_bytes(message, frozen):
+  """Bytes of what changes in a message."""
+  leaves = jax.tree.leaves_with_path(message)
+  return tree.num_bytes([leaf for path, leaf in leaves if not tree.is_at(frozen, path)])
 
 
 def _facts_of_a_client(fact_names, num_classes):

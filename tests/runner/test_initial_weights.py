@@ -85,11 +85,28 @@ def test_another_file_is_another_experiment(trained, tmp_path):
 
 def test_a_file_of_another_network_is_one_line(trained, tmp_path):
   arrays = weights.read_weights(trained[1])
+  arrays['params/encoder/bias'] = np.zeros(7, np.float32)
+  weights.write(tmp_path / 'x.npz', arrays, {})
+  words = r'params/encoder/bias is float32 \[7\], must be .* \[128\]'
+  refused(tmp_path / 'x.npz', f'is of another network: .*{words}', tmp_path)
+
+
+def test_another_head_is_drawn_and_named(trained, tmp_path, capsys):
+  arrays = weights.read_weights(trained[1])
   arrays['params/classifier/kernel'] = np.zeros((64, 7), np.float32)
   arrays['params/classifier/bias'] = np.zeros(7, np.float32)
   weights.write(tmp_path / 'x.npz', arrays, {})
-  words = r'params/classifier/bias is float32 \[7\], must be .* \[10\]'
-  refused(tmp_path / 'x.npz', f'is of another network: .*{words}', tmp_path)
+  changes = STILL | {'initial_weights': str(tmp_path / 'x.npz')}
+  run = moon_jax.run(config(changes), tmp_path / 'run')
+  assert (
+    'layers that are not from the file, but drawn: classifier; not used of the file: '
+    'classifier.'
+  ) in capsys.readouterr().err
+  learned = weights.flat(run.model.variables)
+  np.testing.assert_allclose(
+    learned['params/encoder/kernel'], arrays['params/encoder/kernel'], rtol=1e-6
+  )
+  assert np.ptp(learned['params/classifier/kernel']) > 0
 
 
 def refused(path, words, tmp_path):

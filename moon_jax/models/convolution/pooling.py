@@ -19,6 +19,22 @@ def max_pool(x: jax.Array) -> jax.Array:
   return largest(squares.reshape(4, c, h // 2, w // 2, b))
 
 
+def max_pool_3x3(x: jax.Array) -> jax.Array:
+  """[., H, W, .] -> [., H', W', .]: the largest of 3x3 pixels, in every other place.
+
+  H' = ceil(H / 2), and W' likewise: one row and column around the images count as
+  -infinity. It is torchvision's after the first convolution of a ResNet.
+  """
+  return jax.lax.reduce_window(
+    x,
+    jnp.array(-jnp.inf, x.dtype),
+    jax.lax.max,
+    window_dimensions=(1, 3, 3, 1),
+    window_strides=(1, 2, 2, 1),
+    padding=((0, 0), (1, 1), (1, 1), (0, 0)),
+  )
+
+
 def check_even(height: int, width: int) -> None:
   """Raises UsageError if one of them is odd, or below 2."""
   if height % 2 or width % 2 or min(height, width) < 2:

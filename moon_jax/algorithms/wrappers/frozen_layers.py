@@ -1,0 +1,56 @@
+"""Layers that keep their bits when models are averaged, because they do not train."""
+
+from moon_jax.algorithms.base import Algorithm
+from moon_jax.algorithms.private import Paths, named_paths
+from moon_jax.core import tree
+from moon_jax.core.errors import KnobError
+from moon_jax.core.types import Layers
+
+BODY = 'body'
+
+
+def frozen_paths(names: str, network_layers: Layers) -> Paths:
+  """The paths of the variables of frozen layers.
+
+  Args:
+    names: names of layers, separated by commas: every variable below a module of that
+      name; or 'body': all that computes the features.
+    network_layers: the layers of the network.
+
+  Raises:
+    KnobError: no layer has that name, or no layer is left to train.
+  """
+  paths = network_layers.paths
+  is_body = names.strip() == BODY
+  frozen = network_layers.body if is_body else named_paths(names, paths)
+  trainable = {path for path in paths - (frozen or set()) if path[0] == 'params'}
+  if not frozen or not trainable:
+    layer_names = sorted({name for path in paths for name in path[1:-1]})
+    raise KnobError(
+      'frozen_layers',
+      names,
+      f'must be {BODY!r} or name some layers of the network, but not all; it has '
+      f'{", ".join(layer_names)}.',
+    )
+  return frozen
+
+
+def with_frozen_layers(inner: Algorithm, frozen: Paths) -> Algorithm:
+  """The algorithm that leaves frozen layers as they are where models are averaged.
+
+  The mean of equal numbers would round them. Local training itself is that of
+  `freezing.with_frozen_layers`.
+
+  Args:
+    inner: the algorithm.
+    frozen: paths of the variables.
+  """
+
+  def aggregate(server, sent, participation, scalars):
+    new_server = inner.aggregate(server, sent, participation, scalars)
+    return tree.kept_at(frozen, new_server, server)
+
+  def mixed(memory, average):
+    return tree.kept_at(frozen, inner.mixed(memory, average), memory)
+
+  return inner._replace(aggregate=aggregate, mixed=mixed if inner.mixed else None)

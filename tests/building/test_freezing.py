@@ -1,0 +1,161 @@
+"""Frozen layers do not move; the body may have a learning rate of its own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import moon_jax
+from moon_jax import models
+from moon_jax.algorithms.private import named_paths
+from moon_jax.core import weights
+from moon_jax.core.errors import UsageError
+from moon_jax.models.freezing import with_frozen_layers
+from tests.refusals import refused
+from tests.run_directories import TINY
+
+pytestmark = pytest.mark.usefixtures('quick_runs')
+SEED, IMAGE_SHAPE = 1, (8, 8, 1)
+KNOBS = TINY | {
+  'algorithm': 'fedavg',
+  'num_rounds': 2,
+  'seed': SEED,
+  'optimizer.learning_rate': 0.1,
+  'optimizer.weight_decay': 0.1,
+}
+# The ways in which models move: a mean, corrections, a server's optimizer, a second
+# training, what clients keep, neighbours, a choice, no server.
+WAYS = {
+  'fedavg': {'optimizer.name': 'adamw'},
+  'fedprox': {'server_optimizer.name': 'yogi'},
+  'ditto': {'data.local_test': 0.25},
+  'decentralized_fedavg': {'participation': 1.0},
+  'scaffold': {},
+  'feddyn': {},
+  'fednova': {},
+  'fedper': {},
+  'moon': {},
+  'median': {},
+  'solo': {},
+}
+SLOW = ('feddyn', 'fednova', 'median', 'solo', 'moon', 'fedprox')
+
+
+def trained(folder, changes):
+  """A run."""
+  config = moon_jax.load_config('configs/base.py', KNOBS | changes)
+  return moon_jax.run(config, folder / 'run')
+
+
+def models_of(run, algorithm):
+  """The models that a run has learned, each path -> array."""
+  clients = [None]
+  if algorithm in ('ditto', 'fedper', 'solo', 'decentralized_fedavg'):
+    clients = run.metrics[-1]['clients'][:2]
+    clients += [None] if algorithm == 'ditto' else []
+  for client in clients:
+    yield weights.flat(moon_jax.load(run.workdir, client=client).variables)
+
+
+def first_weights(model='mlp', **options):
+  network = models.make(model, image_shape=IMAGE_SHAPE, num_classes=10, **options)
+  return network, weights.flat(jax.device_get(network.init(SEED)))
+
+
+def check_only_moved(after, before, frozen):
+  """All variables differ, but for those of frozen layers, which are equal."""
+  for name, array in after.items():
+    layer = '/'.join(name.split('/')[1:-1])
+    assert np.array_equal(array, before[name]) == (layer in frozen), name
+
+
+@pytest.mark.parametrize(
+  'algorithm',
+  [
+    pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else [])
+    for name in WAYS
+  ],
+)
+def test_frozen_layers_keep_their_bits(algorithm, tmp_path):
+  changes = {'algorithm': algorithm, 'frozen_layers': 'body'} | WAYS[algorithm]
+  run = trained(tmp_path, changes)
+  _, before = first_weights(width=128, representation=64)
+  for after in models_of(run, algorithm):
+    check_only_moved(after, before, frozen={'encoder'})
+  # A frozen layer is not sent.
+  num_bytes = sum(before[name].nbytes for name in before if 'encoder' not in name)
+  if algorithm == 'fedavg':
+    assert run.metrics[-1]['bytes_up'] == 5 * num_bytes
+
+
+def test_frozen_batch_normalisation_computes_as_in_tests():
+  options = {'norm': 'batch', 'head': 'none'}
+  network = models.make('moon_cnn', image_shape=(16, 16, 1), num_classes=3, **options)
+  variables = network.init(0)
+  images = jax.random.normal(jax.random.key(0), (4, 16, 16, 1))
+  mask, key = jnp.ones(4), jax.random.key(1)
+  part = with_frozen_layers(network, named_paths('norm1', network.layers().paths))
+  _, statistics = part.train(variables, images, mask, key)
+  moved = {
+    name: bool(np.any(statistics['batch_stats'][name]['mean'] != 0))
+    for name in ('norm1', 'norm2')
+  }
+  assert moved == {'norm1': False, 'norm2': True}
+  whole = with_frozen_layers(network, network.layers().paths)
+  outputs, _ = whole.train(variables, images, mask, key)
+  expected = network.apply(variables, images)
+  np.testing.assert_allclose(outputs.logits, expected.logits, rtol=1e-6)
+  in_training, _ = network.train(variables, images, mask, key)
+  assert np.abs(in_training.logits - expected.logits).max() > 1e-3
+
+
+def test_the_body_has_its_own_learning_rate(tmp_path):
+  """One step of plain SGD: the body moves by a tenth, the head as without the knob."""
+  one_step = {
+    'num_rounds': 1,
+    'batch_size': 300,
+    'optimizer.momentum': 0.0,
+  }
+  _, before = first_weights(width=128, representation=64)
+  (plain,) = models_of(trained(tmp_path / 'plain', one_step), 'fedavg')
+  slower = one_step | {'optimizer.body_learning_rate': 0.01}
+  (after,) = models_of(trained(tmp_path / 'slower', slower), 'fedavg')
+  for name in before:
+    factor = 0.1 if 'encoder' in name else 1
+    step = plain[name] - before[name]
+    np.testing.assert_allclose(after[name] - before[name], factor * step, atol=3e-8)
+
+
+REFUSED = [
+  (
+    {'frozen_layers': 'stem'},
+    "'stem' must be 'body' or name some .*; it has classifier",
+  ),
+  (
+    {'frozen_layers': 'encoder,head_hidden,head_output,classifier'},
+    'must be .* but not all',
+  ),
+  (
+    {'frozen_layers': 'encoder,head_hidden,head_output', 'algorithm': 'fedbabu'},
+    'leaves nothing to train but the output layer',
+  ),
+  (
+    {'frozen_layers': 'classifier', 'algorithm': 'fedper'},
+    'has all layers that fedper keeps',
+  ),
+  (
+    {'frozen_layers': 'body', 'optimizer.body_learning_rate': 0.1},
+    r'body_learning_rate=0\.1 needs layers that train both',
+  ),
+  (
+    {'algorithm': 'scaffold', 'optimizer.body_learning_rate': 0.1},
+    r"body_learning_rate=0\.1 must be auto with --config\.algorithm='scaffold'",
+  ),
+]
+
+
+@pytest.mark.parametrize(('changes', 'words'), REFUSED)
+def test_what_would_have_no_effect_is_refused(changes, words, tmp_path):
+  with refused(UsageError, words):
+    trained(tmp_path, changes)
+  assert not (tmp_path / 'run').exists()
