@@ -12,7 +12,15 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from moon_jax.report import charts, interactive
+from moon_jax.report import (
+  charts,
+  features,
+  groups,
+  interactive,
+  models,
+  runs,
+  sections,
+)
 from moon_jax.runner import metrics
 from moon_jax.runner.client_file import ClientFile, Columns
 from tests.processes import read_lines
@@ -208,10 +216,17 @@ def test_the_page_names_the_client_under_the_pointer(tmp_path):
 
 
 def test_clients_with_tests_have_no_accuracy_from_class_shares(tmp_path):
-  one_run(tmp_path)
-  titles = [section.title for section in Collected(tmp_path).content.sections]
-  assert 'Clients' in titles
-  assert 'Class shares' not in titles
+  with_tests = one_run(tmp_path)
+  write_run(tmp_path / 'without', [0.5], '--config.algorithm=fedavg')
+  runs_by_path = {run.path: run for run in runs.find([tmp_path], print)}
+  confusion = np.diag([3, 1, 2])
+  for path, is_expected in ((with_tests, False), (tmp_path / 'without', True)):
+    examined = features.Features(round=1, confusion=confusion, classes=[], embedded=[])
+    setting = groups.Setting(key=(), series=())
+    series = groups.Series((), 'FedAvg', 'fedavg', runs=(), finished={})
+    model = models.Model(setting, series, runs_by_path[path], examined)
+    section = sections.class_shares([model])
+    assert bool(section.tables) == bool(section.charts) == is_expected
 
 
 def test_runs_with_other_clients_are_not_averaged(tmp_path):
