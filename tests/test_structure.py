@@ -49,6 +49,7 @@ LAYERS = (
   ('report.tables',),
   ('report.latex',),
   ('report.pivot',),
+  ('report.paper',),
   ('report.features',),
   ('report.models',),
   ('report.charts',),

@@ -4,7 +4,16 @@ import sys
 from collections.abc import Sequence
 
 from moon_jax.core.errors import UsageError, printable
-from moon_jax.report import charts, files, groups, models, pivot, results, sections
+from moon_jax.report import (
+  charts,
+  files,
+  groups,
+  models,
+  paper,
+  pivot,
+  results,
+  sections,
+)
 from moon_jax.report.request import Request
 from moon_jax.report.runs import Ending, Note, Run, find
 from moon_jax.report.sections import Section
@@ -44,6 +53,7 @@ def collect(request: Request) -> files.Report:
   trained_models = models.trained_models(settings, request.features, note)
   report_sections = [
     sections.results(all_results, target),
+    *_paper(settings, request),
     *_pivots(finished, request),
     *(sections.curves(setting) for setting in settings),
     sections.sweeps(settings),
@@ -63,6 +73,12 @@ def collect(request: Request) -> files.Report:
     styles=charts.styles(settings, all_charts),
     formats=request.formats,
   )
+
+
+def _paper(settings: Sequence[groups.Setting], request: Request) -> list[Section]:
+  """The section of the table for a paper."""
+  table = paper.table(settings, request.paper)
+  return [] if table is None else [Section(table.title, tables=[table])]
 
 
 def _pivots(finished: Sequence[Run], request: Request) -> list[Section]:

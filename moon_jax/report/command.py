@@ -20,6 +20,9 @@ The second command prints a table of the runs.
   --features=RUNS  runs whose trained model is examined (t-SNE, confusion matrix,
                    accuracy for each client): first of each series, all, none, or paths;
                    default first
+  --paper=COLUMNS  what the table for a paper has of each method: columns of
+                   metrics.jsonl, such as test_accuracy,personal_accuracy_min; default
+                   test_accuracy
   --rows=KNOB --columns=KNOB
                    adds a table of final accuracies by two knobs: --rows=algorithm
                    --columns=partition.beta has a row for each algorithm
@@ -69,6 +72,7 @@ _REPORT_FLAGS = {
   'over': str,
   'where': list,
   'features': str,
+  'paper': str,
   'rows': str,
   'columns': str,
   'formats': str,
@@ -81,6 +85,7 @@ _DEFAULTS = {
   'over': 'seed',
   'where': [],
   'features': FIRST,
+  'paper': 'test_accuracy',
   'rows': None,
   'columns': None,
   'formats': 'png',
@@ -115,6 +120,7 @@ def parse(argv: Sequence[str]) -> Request:
     command=shlex.join(['python', '-m', 'moon_jax.report', *argv]),
     pivot=_pivot(flags['rows'], flags['columns']),
     formats=_formats(flags['formats']),
+    paper=tuple(flags['paper'].split(',')),
   )
   for path in flags['config']:
     config_lib.load(path)

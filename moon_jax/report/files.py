@@ -191,7 +191,13 @@ def _write_figures(folder: pathlib.Path, report: Report) -> None:
 def markdown(table: Table) -> str:
   """The table in GitHub's Markdown, and its caption below."""
   headings = [_escaped(column.heading) for column in table.columns]
-  rows = [[_escaped(cell) for cell in row] for row in table.texts()]
+  rows = [
+    [
+      f'**{_escaped(text)}**' if column.is_best(row) else _escaped(text)
+      for column, text in zip(table.columns, texts, strict=True)
+    ]
+    for row, texts in zip(table.shown_rows, table.texts(), strict=True)
+  ]
   grid = tabulate(rows, headings, 'github', disable_numparse=True)
   return f'{grid}\n\n{_escaped(table.caption)}\n'
 

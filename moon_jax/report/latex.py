@@ -1,8 +1,8 @@
 r"""Tables for a paper, in LaTeX with the package booktabs.
 
 Numbers are aligned by their decimal point: a mean is set to the right and its deviation
-to the left of the sign between them. Of the comparable numbers, those of one column in
-one setting, the best is bold and the second is underlined.
+to the left of the sign between them. The best number of one column in one setting is
+bold if its paired difference to the second is beyond its 95 % interval.
 """
 
 import re
@@ -22,7 +22,6 @@ _ESCAPED = {
   '>': '$>$',
   '±': r'$\pm$',
 }
-_MARKS = (r'\textbf', r'\underline')  # of the best and of the second
 _NOT_PRINTED = ('command',)
 
 
@@ -92,8 +91,8 @@ def _tex_column(column: Column, rows: Sequence[Row], is_number: bool) -> _TexCol
   longest = max((cell.decimals for cell in cell_texts), key=len)
   has_deviations = any(cell.std for cell in cell_texts)
   cells = []
-  for cell, mark in zip(cell_texts, _marks(column, rows), strict=True):
-    mean = _mean(cell, mark, longest)
+  for row, cell in zip(rows, cell_texts, strict=True):
+    mean = _mean(cell, column.is_best(row), longest)
     if not has_deviations:
       cells.append(mean)
     elif cell.std:
@@ -110,48 +109,19 @@ def _tex_column(column: Column, rows: Sequence[Row], is_number: bool) -> _TexCol
   return _TexColumn(alignment='r' if is_number else 'l', heading=heading, cells=cells)
 
 
-def _mean(cell: _CellText, mark: str, longest_decimals: str) -> str:
-  """The mean of a cell, marked, with room for the longest decimals of its column."""
+def _mean(cell: _CellText, is_best: bool, longest_decimals: str) -> str:
+  """The mean of a cell, bold if it is best, with room for the column's decimals."""
   if _is_number(cell.mean):
     # The sign of a negative number is a minus.
     mean = re.sub('^[-+]', r'$\g<0>$', cell.mean)
   else:
     mean = _escaped(cell.mean)
-  if mark:
-    mean = f'{mark}{{{mean}}}'
+  if is_best:
+    mean = rf'\textbf{{{mean}}}'
   num_decimals = len(cell.decimals)
   if _is_number(cell.mean) and num_decimals < len(longest_decimals):
     mean += rf'\phantom{{{longest_decimals[num_decimals:]}}}'
   return mean
-
-
-def _marks(column: Column, rows: Sequence[Row]) -> list[str]:
-  """The mark of each row: for the best in its setting, for the second, or none.
-
-  Nothing is best among runs of unequal lengths.
-  """
-  # By the printed numbers, so that equal numbers have equal marks.
-  printed = [_cell_text(column, row).mean for row in rows]
-  numbers_by_setting: dict[object, dict[str, float]] = {}
-  for row, word in zip(rows, printed, strict=True):
-    cell = column.cell(row)
-    if column.better and isinstance(cell, int | float):
-      numbers = numbers_by_setting.setdefault(row.get('setting'), {})
-      numbers[word] = column.better * cell
-  marks = []
-  for row, word in zip(rows, printed, strict=True):
-    numbers = numbers_by_setting.get(row.get('setting'), {})
-    ranking = sorted(numbers, key=numbers.get, reverse=True)[: len(_MARKS)]
-    is_marked = word in ranking and len(numbers) > 1 and _has_one_length(row, rows)
-    marks.append(_MARKS[ranking.index(word)] if is_marked else '')
-  return marks
-
-
-def _has_one_length(row: Row, rows: Sequence[Row]) -> bool:
-  """Whether all runs in the setting of a row have equally many rounds."""
-  setting = row.get('setting')
-  lengths = {other.get('rounds') for other in rows if other.get('setting') == setting}
-  return len(lengths) == 1 and not isinstance(row.get('rounds'), str)  # '2 to 4'
 
 
 def _is_number(word: str) -> bool:

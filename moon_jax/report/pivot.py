@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 
+import pandas as pd
+
 from moon_jax.core.errors import UsageError
 from moon_jax.report import groups, naming, statistics
 from moon_jax.report.naming import Value
 from moon_jax.report.request import Choice
-from moon_jax.report.results import cells_of
+from moon_jax.report.results import best_key, cells_of
 from moon_jax.report.runs import Run
-from moon_jax.report.tables import Better, Column, Table, percent_estimate
+from moon_jax.report.tables import Column, Table, percent_estimate
 from moon_jax.report.traces import last_accuracy
 
 # Value of the rows' knob, value of the columns' knob -> the runs that have both.
@@ -50,7 +52,16 @@ def table(
     rows.append(row)
   num_rounds = sorted({run.rounds[-1]['round'] for run in runs})
   # Only algorithms on equal terms are ranked.
-  is_ranked = row_knob == naming.ALGORITHM and len(num_rounds) == 1
+  if row_knob == naming.ALGORITHM and len(num_rounds) == 1:
+    for column_value in column_values:
+      samples = {
+        str(position): _samples(runs_by_cell[row_value, column_value], choice)
+        for position, row_value in enumerate(row_values)
+        if (row_value, column_value) in runs_by_cell
+      }
+      best = statistics.clear_best(samples, is_higher_better=True)
+      if best is not None:
+        rows[int(best)][best_key(_key(column_value))] = True
   row_name = naming.short_name(row_knob)
   column_name = naming.short_name(column_knob)
   averaged = f' ({", ".join(choice.over)})' if choice.over else ''
@@ -62,16 +73,18 @@ def table(
     columns=[
       Column('row', row_name),
       *(
-        percent_estimate(
-          _key(value),
-          naming.describe(((column_knob, value),)),
-          better=Better.HIGHER if is_ranked else Better.NEITHER,
-        )
+        percent_estimate(_key(value), naming.describe(((column_knob, value),)))
         for value in column_values
       ),
     ],
     rows=rows,
   )
+
+
+def _samples(runs: Sequence[Run], choice: Choice) -> pd.Series:
+  """What is averaged over -> last accuracy."""
+  names = [str([run.identity.get(knob) for knob in choice.over]) for run in runs]
+  return pd.Series(list(map(last_accuracy, runs)), names, dtype=float)
 
 
 def _runs_by_cell(runs: Sequence[Run], row_knob: str, column_knob: str) -> RunsByCell:

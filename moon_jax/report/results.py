@@ -33,6 +33,9 @@ _AVERAGED = (
   'megabytes_to_target',
   'seconds_to_target',
 )
+# The averages of which the clearly best is marked.
+_RANKED = ('final_accuracy', 'best_accuracy', 'mean_of_last_5')
+_ABOVE_CHANCE = 0.01  # an accuracy up to so far above chance is at chance
 # Key of a column -> cell.
 Row = Mapping[str, Any]
 # The words after the @ of a target -> the accuracy of a run that they stand for.
@@ -96,7 +99,7 @@ def run_row(run: Run, target: float | None = None) -> Row:
   provenance = run.provenance
   return run.identity | {
     'run': run.name,
-    'state': str(run.ending),
+    'state': _state(run),
     'rounds': run.rounds[-1]['round'] if run.rounds else 0,
     'last_test': int(accuracies.index[-1]) if len(accuracies) else None,
     'final_accuracy': last_accuracy(run),
@@ -172,9 +175,9 @@ class Result(NamedTuple):
 
 def results(setting: Setting, target: Target) -> list[Result]:
   """One result for each series with a finished run."""
-  return [
-    _result(setting, series, target) for series in setting.series if series.finished
-  ]
+  return _with_best(
+    [_result(setting, series, target) for series in setting.series if series.finished]
+  )
 
 
 def _result(setting: Setting, series: Series, target: Target) -> Result:
@@ -247,12 +250,60 @@ def _difference_to(series: Series, baseline: Series) -> Row:
 
 
 def _final_accuracies(series: Series) -> pd.Series:
-  """Last accuracy by sample and last test: runs of unequal lengths make no pair."""
-  finals = {
-    f'{sample} {run.metric(ACCURACY).index.max()}': last_accuracy(run)
+  """Last accuracy by sample and last test."""
+  accuracies = map(last_accuracy, series.finished.values())
+  return pd.Series(list(accuracies), sample_names(series), dtype=float)
+
+
+def sample_names(series: Series) -> list[str]:
+  """The sample and the last test of each run: runs of unequal lengths make no pair."""
+  return [
+    f'{sample} {run.metric(ACCURACY).index.max()}'
     for sample, run in series.finished.items()
-  }
-  return pd.Series(finals, dtype=float)
+  ]
+
+
+def _with_best(setting_results: Sequence[Result]) -> list[Result]:
+  """The results of a setting, with the clearly best accuracies marked."""
+  rows = [dict(result.row) for result in setting_results]
+  for name in _RANKED:
+    samples = {
+      str(position): pd.Series(
+        result.runs[name].tolist(), sample_names(result.series), dtype=float
+      )
+      for position, result in enumerate(setting_results)
+    }
+    best = statistics.clear_best(samples, is_higher_better=True)
+    if best is not None:
+      rows[int(best)][best_key(name)] = True
+  return [
+    result._replace(row=row) for result, row in zip(setting_results, rows, strict=True)
+  ]
+
+
+def best_key(name: str) -> str:
+  """The key of a row that says that its number in a column is clearly the best."""
+  return f'{name}_is_best'
+
+
+def _state(run: Run) -> str:
+  """How the run ended: 'finished', or 'finished, at chance'."""
+  is_useless = run.ending is Ending.FINISHED and at_chance(run)
+  return f'{run.ending}, at chance' if is_useless else str(run.ending)
+
+
+def at_chance(run: Run) -> bool:
+  """Whether the run's last accuracy is that of a model that has learned nothing.
+
+  It is at most a point above the share of the most frequent class in the training data,
+  which a constant prediction reaches.
+  """
+  class_counts = run.class_counts()
+  accuracy = last_accuracy(run)
+  if class_counts is None or accuracy is None or not class_counts.sum():
+    return False
+  of_classes = class_counts.sum(axis=0)
+  return accuracy <= of_classes.max() / of_classes.sum() + _ABOVE_CHANCE
 
 
 # --- what a reader must know ----------------------------------------------------------
@@ -271,6 +322,14 @@ def notes_on(
       '--where=num_rounds=N chooses'
     )
   for result in setting_results:
+    runs = result.series.finished.values()
+    num_at_chance = sum(map(at_chance, runs))
+    if num_at_chance:
+      notes.append(
+        f'{prefix}{result.series.label}: {num_at_chance} of {len(runs)} runs at '
+        'chance: their last test accuracy is at most a point above the share of the '
+        'most frequent class'
+      )
     for part in _edited_parts(result.series.runs):
       notes.append(
         f'{prefix}{result.series.label}: the file of the {part} was changed between '

@@ -4,7 +4,7 @@ Every function is pure. The tables of a report and of the papers are made with t
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import pandas as pd
@@ -81,6 +81,37 @@ def half_width(std: float, n: int, degrees_of_freedom: int) -> float:
   from scipy import stats  # here, because it takes a second
 
   return float(stats.t.ppf(0.975, degrees_of_freedom)) * std / math.sqrt(n)
+
+
+def clear_best(
+  samples: Mapping[str, pd.Series], *, is_higher_better: bool
+) -> str | None:
+  """The name of the best numbers, if they are clearly better than the second.
+
+  They are if the 95 % interval of the mean paired difference (Student's t) is beyond 0.
+
+  >>> ours, theirs = pd.Series([0.8, 0.9]), pd.Series([0.5, 0.6])
+  >>> clear_best({'ours': ours, 'theirs': theirs}, is_higher_better=True)
+  'ours'
+
+  Args:
+    samples: name -> sample -> number; samples that two of them share make pairs.
+    is_higher_better: whether higher numbers are better.
+
+  Returns:
+    The name; None if there are fewer than two, or fewer than two pairs of the best and
+    the second, or if the interval reaches 0.
+  """
+  sign = 1.0 if is_higher_better else -1.0
+  ranking = sorted(samples, key=lambda name: sign * samples[name].mean(), reverse=True)
+  if len(ranking) < 2:
+    return None
+  best, second = ranking[:2]
+  difference = paired_difference(samples[best], samples[second]).estimate
+  is_clear = difference.n > 1 and (
+    sign * difference.mean - difference.half_width > ROUNDING
+  )
+  return best if is_clear else None
 
 
 class PairedDifference(NamedTuple):

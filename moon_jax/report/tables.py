@@ -1,24 +1,17 @@
 """The tables of a report: columns that format their cells, and rows."""
 
-import enum
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
 
 from moon_jax.report.naming import titled
-from moon_jax.report.results import Result, Row
+from moon_jax.report.results import Result, Row, best_key
 
 Cell = str | int | float | None
 _ESTIMATE = ('_mean', '_std', '_n')
-
-
-class Better(enum.IntEnum):
-  """Which numbers of a column are better: the sign that makes better ones higher."""
-
-  LOWER = -1
-  NEITHER = 0
-  HIGHER = 1
+# After the key of a column: whether a row's runs all stay at chance.
+AT_CHANCE = '_is_at_chance'
 
 
 class Column(NamedTuple):
@@ -31,7 +24,6 @@ class Column(NamedTuple):
     scale: factor from the recorded unit to that of the heading.
     suffixes: what follows the key in the keys of a row: one for each number of an
       estimate.
-    better: which numbers are better.
   """
 
   key: str
@@ -39,7 +31,10 @@ class Column(NamedTuple):
   number_format: str = 'g'
   scale: float = 1.0
   suffixes: tuple[str, ...] = ('',)
-  better: Better = Better.NEITHER
+
+  def is_best(self, row: Row) -> bool:
+    """Whether the cell of a row is clearly the best of its column and setting."""
+    return bool(row.get(best_key(self.key)))
 
   @property
   def keys(self) -> list[str]:
@@ -58,6 +53,8 @@ class Column(NamedTuple):
       return '-'
     if isinstance(cell, str | int):
       return str(cell)
+    if row.get(self.key + AT_CHANCE):
+      return 'at chance'
     if self.key == 'p_value' and cell < 1e-4:
       return '<0.0001'
     text = f'{cell * self.scale:{self.number_format}}'
@@ -124,7 +121,6 @@ def percent_estimate(
   key: str,
   heading: str,
   number_format: str = '.2f',
-  better: Better = Better.HIGHER,
 ) -> Column:
   """The column of an estimate of an accuracy, or of another share."""
   return Column(
@@ -133,13 +129,12 @@ def percent_estimate(
     number_format,
     scale=100.0,
     suffixes=_ESTIMATE,
-    better=better,
   )
 
 
 def _cost_estimate(key: str, heading: str) -> Column:
-  """The column of an estimate of which less is better."""
-  return Column(key, heading, '.1f', suffixes=_ESTIMATE, better=Better.LOWER)
+  """The column of an estimate of a cost."""
+  return Column(key, heading, '.1f', suffixes=_ESTIMATE)
 
 
 # --- tables over series ---------------------------------------------------------------
@@ -218,7 +213,7 @@ OWN_MODELS = _by_series(
   columns=[
     Column('n', 'n'),
     percent_estimate('mean_accuracy', 'mean over models, %'),
-    percent_estimate('std_over_models', 'std over models, points', better=Better.LOWER),
+    percent_estimate('std_over_models', 'std over models, points'),
     percent_estimate('lowest_model', 'lowest model, %'),
   ],
 )
@@ -232,7 +227,7 @@ CLIENT_TESTS = _by_series(
     Column('model', 'model'),
     Column('n', 'n'),
     percent_estimate('mean', 'mean over clients, %'),
-    percent_estimate('std', 'std over clients, points', better=Better.LOWER),
+    percent_estimate('std', 'std over clients, points'),
     percent_estimate('min', 'worst client, %'),
     percent_estimate('worst_tenth', 'worst tenth, %'),
   ],

@@ -1,10 +1,11 @@
 """Tables in LaTeX, the table by two knobs, and that of classes."""
 
+import pandas as pd
 import pytest
 
 from moon_jax.core.errors import UsageError
-from moon_jax.report import latex, tables
-from moon_jax.report.tables import Better, Column, Table
+from moon_jax.report import files, latex, statistics, tables
+from moon_jax.report.tables import Column, Table
 from tests.report.reports import Collected, write_runs
 
 # --- LaTeX ----------------------------------------------------------------------------
@@ -25,7 +26,7 @@ def test_latex_of_numbers_of_all_kinds():
   )
   rows = [
     {'name': 'A', 'x_mean': 0.5, 'x_std': 0.01, 'd': -1.5, 'command': 'python'},
-    {'name': 'B', 'x_mean': 0.7, 'x_std': None, 'd': 2.0, 'command': 'python'},
+    {'name': 'B', 'x_mean': 0.7, 'x_std': None, 'd': 2.0, 'x_is_best': True},
     {'name': 'C', 'x_mean': 0.70004, 'x_std': 0.1, 'd': None, 'command': 'python'},
     {'name': 'D', 'x_mean': 0.1, 'x_std': 0.1, 'd': 0.0, 'command': 'python'},
   ]
@@ -33,12 +34,11 @@ def test_latex_of_numbers_of_all_kinds():
   assert lines[0] == r'\begin{tabular}{lr@{\,$\pm$\,}lr}'
   assert lines[2] == r'a\_b \& c & \multicolumn{2}{c}{x, \%} & d \\'
   a, b, c, d = lines[4:8]
-  assert a == r'A & \underline{50.00} & 1.00 & $-$1.5 \\'
-  # B and C have equal printed means, so both are marked as best.
+  assert a == r'A & 50.00 & 1.00 & $-$1.5 \\'
   assert b.startswith(r'B & \multicolumn{1}{r')
   assert r'\textbf{70.00}' in b
   assert b.endswith(r' & $+$2.0 \\')
-  assert c == r'C & \textbf{70.00} & 10.00 & - \\'
+  assert c == r'C & 70.00 & 10.00 & - \\'
   assert d == r'D & 10.00 & 10.00 & $+$0.0 \\'
 
 
@@ -52,25 +52,120 @@ def test_latex_leaves_room_where_a_number_has_fewer_decimals():
   ]
 
 
-def test_the_best_is_that_of_its_setting():
-  columns = (
-    Column('setting', 's'),
-    tables.percent_estimate('x', 'x'),
-    Column('r', 'rounds', '.1f', better=Better.LOWER),
+# --- the best -------------------------------------------------------------------------
+
+
+def best_of(accuracies_by_method, is_higher_better=True):
+  samples = {
+    name: pd.Series(accuracies, range(len(accuracies)), dtype=float)
+    for name, accuracies in accuracies_by_method.items()
+  }
+  return statistics.clear_best(samples, is_higher_better=is_higher_better)
+
+
+def test_the_best_is_clear_of_the_second_by_hand():
+  # The differences to the second are 0.02, 0.03 and 0.04: mean 0.03, deviation 0.01.
+  # Student's quantile for two degrees of freedom is 4.303, so half of the interval is
+  # 4.303 * 0.01 / sqrt(3) = 0.0248, below 0.03.
+  methods = {'a': [0.52, 0.73, 0.64], 'b': [0.5, 0.7, 0.6], 'c': [0.1, 0.1, 0.1]}
+  assert best_of(methods) == 'a'
+  # 0.01, 0.03 and 0.05: deviation 0.02, half of the interval 0.0497.
+  assert best_of(methods | {'a': [0.51, 0.73, 0.65]}) is None
+  # Of costs, the lowest is best.
+  assert best_of({'a': [1.0, 2.0], 'b': [2.0, 3.0]}, is_higher_better=False) == 'a'
+
+
+def test_one_pair_or_one_method_has_no_best():
+  assert best_of({'a': [0.9], 'b': [0.1]}) is None
+  assert best_of({'a': [0.9, 0.9]}) is None
+  assert best_of({'a': [0.9, 0.9], 'b': [0.9, 0.9]}) is None
+  apart = {'a': pd.Series([0.9, 0.9], [0, 1]), 'b': pd.Series([0.1, 0.1], [2, 3])}
+  assert statistics.clear_best(apart, is_higher_better=True) is None
+
+
+# --- for a paper ----------------------------------------------------------------------
+
+
+def write_methods(folder, accuracies_by_method):
+  """A run for each method, beta and seed: (algorithm, beta) -> final accuracies."""
+  return write_runs(
+    folder,
+    {
+      f'{algorithm}-{beta}-{seed}': (
+        [0.5, accuracy],
+        f'algorithm={algorithm} partition.beta={beta} seed={seed}',
+      )
+      for (algorithm, beta), accuracies in accuracies_by_method.items()
+      for seed, accuracy in enumerate(accuracies)
+    },
   )
-  rows = [
-    {'setting': '1', 'x_mean': 0.5, 'r': 9.0},
-    {'setting': '1', 'x_mean': 0.6, 'r': 3.0},
-    {'setting': '2', 'x_mean': 0.1, 'r': 1.0},
+
+
+@pytest.fixture(scope='module')
+def methods(tmp_path_factory):
+  """Three methods; MOON is clearly better with beta = 5, and SCAFFOLD at chance."""
+  return write_methods(
+    tmp_path_factory.mktemp('methods'),
+    {
+      ('fedavg', 0.5): [0.60, 0.70, 0.65],
+      ('moon', 0.5): [0.70, 0.60, 0.68],
+      ('fedavg', 5): [0.70, 0.80, 0.75],
+      ('moon', 5): [0.75, 0.85, 0.80],
+      ('scaffold', 5): [0.10, 0.20, 0.10],
+    },
+  )
+
+
+def test_a_table_for_a_paper_has_a_row_for_each_method(methods):
+  table = Collected(methods).table('paper')
+  assert [column.heading for column in table.columns] == [
+    'method',
+    'beta=0.5, %',
+    'beta=5, %',
   ]
-  assert lines_of(columns, rows)[4:7] == [
-    r'1 & \underline{50.00} & \underline{9.0} \\',
-    r'1 & \textbf{60.00} & \textbf{3.0} \\',
-    r'2 & 10.00 & 1.0 \\',  # nothing to compare with
+  assert table.texts() == [
+    ['FedAvg', '65.00 ± 5.00', '75.00 ± 5.00'],
+    ['SCAFFOLD', '-', 'at chance'],
+    ['MOON', '66.00 ± 5.29', '80.00 ± 5.00'],
   ]
-  # Nothing is best among runs of unequal lengths.
-  unequal_rows = [row | {'rounds': '5 to 30'} for row in rows]
-  assert not [line for line in lines_of(columns, unequal_rows) if 'textbf' in line]
+  text = latex.text(table)
+  assert text.count('textbf') == 1
+  assert r'\textbf{80.00} & 5.00' in text
+  assert '| **80.00 ± 5.00** |' in files.markdown(table)
+
+
+def test_runs_at_chance_are_called_so(methods, capsys):
+  report = Collected(methods)
+  note = 'beta=5: SCAFFOLD: 3 of 3 runs at chance: their last test accuracy is at most'
+  assert note in capsys.readouterr().err
+  states = {row['algorithm']: row['state'] for row in report.rows('runs')}
+  assert states['scaffold'] == 'finished, at chance'
+  assert states['moon'] == 'finished'
+
+
+def test_other_columns_of_a_paper(methods):
+  report = Collected(methods, ['--paper=test_accuracy,train_loss'])
+  headings = [column.heading for column in report.table('paper').columns]
+  assert headings[1:3] == ['beta=0.5: Test accuracy, %', 'beta=0.5: Training loss']
+  wrong = r"no finished run has recorded 'tset_loss'\. Did you mean 'test_loss'"
+  with pytest.raises(UsageError, match=wrong):
+    Collected(methods, ['--paper=tset_loss'])
+
+
+def test_runs_of_unequal_lengths_have_no_best(tmp_path):
+  runs_by_name = {
+    f'{algorithm}-{seed}': (
+      [0.5] * length + [final + seed / 10],
+      f'algorithm={algorithm} seed={seed}',
+    )
+    for algorithm, final, length in (('fedavg', 0.6, 1), ('moon', 0.7, 2))
+    for seed in (0, 1)
+  }
+  report = Collected(write_runs(tmp_path, runs_by_name))
+  for name in ('paper', 'accuracy'):
+    table = report.table(name)
+    for row in table.rows:
+      assert not any(column.is_best(row) for column in table.columns)
 
 
 # --- by two knobs ---------------------------------------------------------------------
@@ -108,13 +203,18 @@ def test_a_pivot_has_a_row_and_a_column_for_each_value(two_knobs):
 
 
 def test_a_pivot_ranks_algorithms_and_no_values(two_knobs):
-  by_algorithm = ['--rows=algorithm', '--columns=partition.beta']
-  columns = Collected(two_knobs, by_algorithm).table('pivot').columns
-  ranks = [column.better for column in columns]
-  assert ranks == [Better.NEITHER, Better.HIGHER, Better.HIGHER]
-  by_beta = ['--rows=partition.beta', '--columns=algorithm']
-  columns = Collected(two_knobs, by_beta).table('pivot').columns
-  assert {column.better for column in columns} == {Better.NEITHER}
+  def best(*flags):
+    table = Collected(two_knobs, flags).table('pivot')
+    return [
+      (row['row'], column.heading)
+      for row in table.rows
+      for column in table.columns
+      if column.is_best(row)
+    ]
+
+  by_algorithm = best('--rows=algorithm', '--columns=partition.beta')
+  assert by_algorithm == [('MOON', 'beta=0.5')]
+  assert best('--rows=partition.beta', '--columns=algorithm') == []
 
 
 @pytest.mark.parametrize(

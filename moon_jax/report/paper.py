@@ -1,0 +1,155 @@
+"""The table for a paper: a row for each method, a column for each setting.
+
+A cell is the mean and the sample deviation over the runs. The best one is bold only if
+the 95 % interval of its paired difference to the second is beyond 0; series whose runs
+all stay at chance are called so.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from moon_jax.catalog import Metric, did_you_mean
+from moon_jax.core.errors import UsageError
+from moon_jax.core.flags import option
+from moon_jax.report import statistics, traces
+from moon_jax.report.groups import Series, Setting, labels
+from moon_jax.report.results import Row, at_chance, best_key, cells_of, sample_names
+from moon_jax.report.runs import Run
+from moon_jax.report.tables import AT_CHANCE, Column, Table
+
+# A column with one of these words in its name is better if it is lower.
+_COSTS = ('loss', 'likelihood', 'error', 'drift', 'std', 'bytes', 'distance')
+
+
+class _PaperColumn(NamedTuple):
+  """A column of the table.
+
+  Attributes:
+    setting: setting of its runs.
+    name: column of metrics.jsonl.
+    metric: title and factor of its numbers.
+    column: the column of the table.
+  """
+
+  setting: Setting
+  name: str
+  metric: Metric
+  column: Column
+
+
+def table(settings: Sequence[Setting], names: Sequence[str]) -> Table | None:
+  """The table; None if no run has finished.
+
+  Args:
+    settings: settings with their runs.
+    names: columns of metrics.jsonl; their numbers in the last round that has them.
+
+  Raises:
+    UsageError: no finished run has one of these columns.
+  """
+  settings = [setting for setting in settings if _runs(setting)]
+  if not settings:
+    return None
+  all_runs = [run for setting in settings for run in _runs(setting)]
+  _require_recorded(names, all_runs)
+  metrics = traces.metrics_of(all_runs)
+  columns = []
+  for setting in settings:
+    for name in names:
+      metric = metrics.get(name) or _metric(name)
+      columns.append(_column(setting, name, metric, names))
+  rows: dict[str, Row] = {label: {'series': label} for label in labels(settings)}
+  for paper_column in columns:
+    _add_cells(rows, paper_column)
+  counts = {
+    len(series.finished)
+    for setting in settings
+    for series in setting.series
+    if series.finished
+  }
+  num_runs = f'{min(counts)} to {max(counts)}' if len(counts) > 1 else str(min(counts))
+  return Table(
+    name='paper',
+    title='For a paper',
+    caption=f'In the last round: mean ± sample standard deviation over {num_runs} '
+    'finished runs. Bold: the best, if the 95 % interval of its paired difference to '
+    'the second is beyond 0. At chance: no run is more than a point above the share of '
+    'the most frequent class.',
+    columns=[Column('series', 'method'), *(entry.column for entry in columns)],
+    rows=[row for row in rows.values() if len(row) > 1],
+  )
+
+
+def _runs(setting: Setting) -> list[Run]:
+  return [run for series in setting.series for run in series.finished.values()]
+
+
+def _require_recorded(names: Sequence[str], runs: Sequence[Run]) -> None:
+  recorded = {name for run in runs for line in run.rounds[-1:] for name in line}
+  for name in names:
+    if not any(len(run.metric(name)) for run in runs):
+      hint = did_you_mean(name, recorded)
+      raise UsageError(
+        f'{option("paper")}: no finished run has recorded {name!r}.{hint}'
+      )
+
+
+def _metric(name: str) -> Metric:
+  """What a column is called that no chart follows."""
+  words = name.replace('_', ' ')
+  if 'accuracy' in name:
+    return Metric(words, f'{words}, %', 100.0)
+  return Metric(words, words)
+
+
+def _column(
+  setting: Setting, name: str, metric: Metric, names: Sequence[str]
+) -> _PaperColumn:
+  is_share = metric.factor == 100.0
+  unit = ', %' if is_share else ''
+  words = [setting.title] if setting.title else []
+  if len(names) > 1 or not words:
+    words.append(metric.title)
+  column = Column(
+    key=f'{name} {setting.title}'.strip(),
+    heading=f'{": ".join(words)}{unit}',
+    number_format='.2f' if is_share else '.4f',
+    scale=metric.factor,
+    suffixes=('_mean', '_std', '_n'),
+  )
+  return _PaperColumn(setting, name, metric, column)
+
+
+def _add_cells(rows: dict[str, Row], paper_column: _PaperColumn) -> None:
+  """Adds the cells of a column to the rows of its series."""
+  name, column = paper_column.name, paper_column.column
+  samples: dict[str, pd.Series] = {}
+  for series in paper_column.setting.series:
+    numbers = _last_numbers(series, name)
+    if numbers.empty:
+      continue
+    row = rows[series.label]
+    row.update(cells_of(column.key, statistics.estimate(numbers)))
+    if name == traces.ACCURACY and all(map(at_chance, series.finished.values())):
+      row[column.key + AT_CHANCE] = True
+    else:
+      samples[series.label] = numbers
+  best = statistics.clear_best(samples, is_higher_better=not _is_cost(name))
+  if best is not None:
+    rows[best][best_key(column.key)] = True
+
+
+def _is_cost(name: str) -> bool:
+  """Whether lower numbers of a column are better."""
+  return any(word in name.split('_') for word in _COSTS)
+
+
+def _last_numbers(series: Series, name: str) -> pd.Series:
+  """Sample -> the number of its run in the last round that has one."""
+  numbers = {
+    sample: traces.last(run.metric(name))
+    for sample, run in zip(sample_names(series), series.finished.values(), strict=True)
+  }
+  return pd.Series(numbers, dtype=float).dropna()
