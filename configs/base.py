@@ -51,7 +51,7 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.eval_every_rounds=1                  number of rounds between tests; at least
                                                 1
   --config.checkpoint_every_rounds=auto         number of rounds between saves; auto:
-                                                10, or a second of short rounds; at
+                                                10, or five seconds of short rounds; at
                                                 least 1
   --config.on_nonfinite=stop                    reaction to NaN and infinity; one of
                                                 stop, skip_client

@@ -162,7 +162,7 @@ KNOBS = {
   'checkpoint_every_rounds': knob(
     int,
     'auto',
-    'number of rounds between saves; auto: 10, or a second of short rounds',
+    'number of rounds between saves; auto: 10, or five seconds of short rounds',
     COUNT,
     auto=True,
     may_change=True,

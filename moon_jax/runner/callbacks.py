@@ -41,7 +41,7 @@ from moon_jax.runner.run_directory import Hold, stop_entries
 _MAX_ROUNDS_BEHIND = 100  # of a logger
 # Between saves, by default.
 _AUTO_ROUNDS = 10
-_AUTO_SECONDS = 1.0
+_AUTO_SECONDS = 5.0
 _MAX_NAMED_CLIENTS = 10  # in a message; thousands may have diverged
 _LARGEST_NUMBER = 1e300  # of metrics.jsonl; see core/run_directory.json
 _MOST_LETTERS = 50  # of a wrong entry, in a message
@@ -229,8 +229,8 @@ def rounds_between_saves(config: Config) -> int:
 class CheckpointSaver(Callback):
   """Saves the state when a save is due, and before the run ends or is stopped.
 
-  By default rounds that are due less than a second after the last save are not saved: a
-  save of a small state takes longer than a round.
+  By default rounds that are due less than five seconds after the last save are not
+  saved: a save of a small state takes longer than a round.
 
   A thread writes it while the next round trains. Once all states up to a round are on
   the disk, the round's line is added to timings.jsonl, with the time that the run
