@@ -19,7 +19,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 decentralized_moon, solo, centralized
   --config.model=mlp                            network; one of mlp, moon_cnn,
                                                 tutorial_cnn, dco_cnn, cnn_transformer,
-                                                resnet18, resnet50, mobilenet_v2
+                                                resnet18, resnet50, mobilenet_v2,
+                                                cnn_1d, cnn_3d, gru, transformer
   --config.seed=0                               seed of the random draws; in [0,
                                                 2147483647]
   --config.initial_weights=                     file of the first weights, .safetensors
@@ -59,9 +60,9 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 is none; names of tensorboard, wandb and
                                                 mlflow, each once, with commas between
   --config.data.source=digits                   source of the images; one of digits,
-                                                tfds, npz, imagefolder, torchvision,
-                                                folder, records, hdf5, sqlite,
-                                                huggingface, leaf, pfllib
+                                                tfds, npz, imagefolder, table,
+                                                torchvision, folder, records, hdf5,
+                                                sqlite, huggingface, leaf, pfllib
   --config.data.name=                           name of a data set in TFDS or
                                                 torchvision
   --config.data.dir=                            folder of TFDS; '' is $TFDS_DATA_DIR or
@@ -78,6 +79,15 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 for integers, 0,1 for floats; two
                                                 numbers LOW,HIGH, the first smaller, or
                                                 ''
+  --config.data.axes=                           axes of an example: D table, TC signals,
+                                                T words, HWC, DHWC, ...; '': its
+                                                shape's; '' or one of D, T, TC, CT, HW,
+                                                HWC, CHW, DHW, DHWC, CDHW
+  --config.data.normalize=auto                  what numbers are normalised by; auto:
+                                                pictures become grey levels; one of
+                                                auto, none, per_channel, per_feature
+  --config.data.categories=                     columns of words or codes, with commas
+                                                between
   --config.data.test_fraction=0.0               fraction of each class drawn for the
                                                 test; 0 draws none; in [0, 1)
   --config.data.test_seed=0                     seed of the draw of test images; in [0,
@@ -332,6 +342,37 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.mobilenet_v2.design=small            layers for small images, or
                                                 torchvision's, for ImageNet's; one of
                                                 small, torchvision
+  --config.cnn_1d.channels=32                   channels of the first convolution; the
+                                                second: twice; at least 1
+  --config.cnn_1d.kernel=5                      number of steps that a convolution sees;
+                                                odd, at least 1
+  --config.cnn_1d.width=128                     number of units of the head's hidden
+                                                layer and before it; at least 1
+  --config.cnn_1d.representation=64             number of outputs of the projection
+                                                head; at least 1
+  --config.cnn_3d.channels=16                   channels of the first of three
+                                                convolutions; at least 1
+  --config.cnn_3d.width=128                     number of units of the head's hidden
+                                                layer and before it; at least 1
+  --config.cnn_3d.representation=64             number of outputs of the projection
+                                                head; at least 1
+  --config.gru.embedding=32                     numbers that stand for a word; signals
+                                                have none; at least 1
+  --config.gru.width=128                        number of units of the head's hidden
+                                                layer and before it; at least 1
+  --config.gru.representation=64                number of outputs of the projection
+                                                head; at least 1
+  --config.transformer.layers=2                 number of layers of the encoder; in [1,
+                                                100]
+  --config.transformer.heads=4                  number of attention heads, a divisor of
+                                                width; at least 1
+  --config.transformer.width=64                 numbers that stand for a word; at least
+                                                1
+  --config.transformer.feedforward=128          number of hidden units of each layer; at
+                                                least 1
+  --config.transformer.dropout=0.1              rate of dropout; in [0, 1)
+  --config.transformer.representation=64        number of outputs of the projection
+                                                head; at least 1
   --config.execution.devices=auto               number of devices of each process; at
                                                 least 1
   --config.execution.lanes=auto                 number of clients trained side by side;

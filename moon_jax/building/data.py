@@ -15,13 +15,14 @@ from moon_jax.config import (
   complaints,
   flatten,
   used_knobs,
+  used_value,
 )
 from moon_jax.core import activity
 from moon_jax.core.client_names import name_of
 from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
-from moon_jax.core.types import Dataset, Scale
-from moon_jax.data import holdout, partition, sources
+from moon_jax.core.types import Dataset, Form, Scale
+from moon_jax.data import forms, holdout, partition, sources
 from moon_jax.data.device import DeviceSplit, TrainSplit
 from moon_jax.data.federated import users
 from moon_jax.data.partition import Partition
@@ -99,6 +100,7 @@ class TrainingData(NamedTuple):
     class_names: [Y] names of the classes; () if the data have none.
     scale: the scale that the images have in the source.
     digest: SHA-256 of the whole data set, in hexadecimal.
+    form: what the arrays hold.
   """
 
   partition: Partition
@@ -110,6 +112,7 @@ class TrainingData(NamedTuple):
   class_names: tuple[str, ...]
   scale: Scale
   digest: str
+  form: Form = Form()
 
   def client_name(self, client: int) -> str:
     """The name that the data give a client, or its number."""
@@ -229,6 +232,33 @@ def deal(dataset: Dataset, options: DataOptions) -> partition.Dealt:
   )
 
 
+def require_fitting_parts(config: Config, form: Form) -> None:
+  """Refuses what only pictures have: crops and flips, and noise on grey levels.
+
+  An augmentation that a user has registered takes what it can.
+
+  Raises:
+    KnobError: the configuration has such a part, and the data are something else.
+  """
+  augmentation = catalog.part('augmentation', config.augmentation.name)
+  is_plain = augmentation.name == 'none' or augmentation.registered
+  if form.kind != 'picture' and not is_plain:
+    raise KnobError(
+      'augmentation.name',
+      augmentation.name,
+      f'is for pictures, and these data are {forms.plural(form)}: '
+      f'{flag("augmentation.name", "none")}.',
+    )
+  rule = used_value(config, 'partition.name')
+  if form.content != 'levels' and rule == 'noise':
+    raise KnobError(
+      'partition.name',
+      rule,
+      'adds noise to grey levels, and these data are other numbers: choose another '
+      'partition.',
+    )
+
+
 def count_classes(dataset: Dataset, training_partition: Partition) -> np.ndarray:
   """[N, Y] training examples of each client and class, as they are labelled."""
   if dataset.stored:
@@ -261,7 +291,11 @@ def train_on_devices(
   position_of_row[rows_by_owner] = np.arange(len(rows_by_owner))
   split = TrainSplit(
     examples=DeviceSplit(
-      images=images, labels=labels, mean=dataset.mean, std=dataset.std
+      images=images,
+      labels=labels,
+      mean=dataset.mean,
+      std=dataset.std,
+      content=dataset.form.content,
     ),
     rows_by_owner=rows_by_owner,
     offsets=training_partition.offsets.astype(np.int32),

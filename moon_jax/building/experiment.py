@@ -18,6 +18,7 @@ from moon_jax.building.data import (
   count_classes,
   divide,
   load_data,
+  require_fitting_parts,
   train_on_devices,
   with_num_clients,
   with_one_client_if_centralized,
@@ -133,7 +134,10 @@ def assemble(
   dataset = divided.dataset
   image_shape = dataset.train_images.shape[1:]
   network_options = NetworkOptions(config)
-  network = make_network(network_options, image_shape, dataset.num_classes, backend)
+  require_fitting_parts(config, dataset.form)
+  network = make_network(
+    network_options, image_shape, dataset.num_classes, backend, dataset.form
+  )
   require_filler_ignored(network, network_options)
   network = with_initial_weights(network, network_options)
   network = with_frozen(network, FreezingOptions(config))
@@ -224,6 +228,7 @@ def build(
       num_users_left_out=divided.num_users_left_out,
       class_names=dataset.class_names,
       scale=dataset.scale,
+      form=dataset.form,
       digest=sources.digest(loaded),
     ),
     tests=tests,

@@ -4,8 +4,10 @@ from moon_jax import catalog, models
 from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.config import Config, flatten
 from moon_jax.core import memory, tree
-from moon_jax.core.errors import UsageError
+from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag
+from moon_jax.core.types import Form
+from moon_jax.data import forms
 from moon_jax.models import cpu_kernels
 
 
@@ -32,12 +34,14 @@ class NetworkOptions:
 
 def make_network(
   options: NetworkOptions,
-  image_shape: tuple[int, int, int],
+  image_shape: tuple[int, ...],
   num_classes: int,
   backend: str | None = None,
+  form: Form | None = None,
 ) -> models.Network:
-  """The network for images [H, W, C] of `num_classes` classes.
+  """The network for images [H, W, C], or other examples, of `num_classes` classes.
 
+  form: what an example is; None: a picture.
   backend: kind of device, as JAX names it. None: every kind, so a configured form of
     convolutions that only some kinds have is not used.
 
@@ -45,8 +49,11 @@ def make_network(
     UsageError: the network does not fit the images, the machine's memory, or its form
       the device.
   """
+  form = form or Form()
+  require_taken(options.model, form, image_shape)
   network = models.make(
     options.model,
+    form=form,
     image_shape=image_shape,
     num_classes=num_classes,
     convolution=convolution_form(options.convolution, backend),
@@ -76,6 +83,39 @@ def require_filler_ignored(network: models.Network, options: NetworkOptions) -> 
   if part.registered and not options.drop_last:
     with explaining_errors_of(part):
       models.require_filler_ignored(network)
+
+
+def require_taken(model: str, form: Form, shape: tuple[int, ...]) -> None:
+  """Raises KnobError unless the network takes such examples.
+
+  A network that a user has registered takes what it can.
+
+  Args:
+    model: name of the network in the catalog.
+    form: what an example is.
+    shape: its shape.
+  """
+  part = catalog.part('model', model)
+  takers = [
+    name
+    for name in catalog.names('model')
+    if catalog.part('model', name).has(trait_of_kind(form.kind))
+  ]
+  if part.registered or model in takers:
+    return
+  remedy = f'choose one of {", ".join(takers)}'
+  if form.axes and not takers:
+    remedy = 'register one'
+  raise KnobError(
+    'model',
+    model,
+    f'does not take the {forms.plural(form)} of these data, {list(shape)}: {remedy}.',
+  )
+
+
+def trait_of_kind(kind: str) -> str:
+  """The trait of networks that take examples of a kind."""
+  return f'of_{forms.plural(Form(kind=kind))}'
 
 
 def convolution_form(requested: str, backend: str | None) -> str:

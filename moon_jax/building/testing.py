@@ -143,12 +143,17 @@ def tests_on_devices(
     mean=dataset.mean,
     std=dataset.std,
     clients=test_users.owner,
+    content=dataset.form.content,
   )
   validation = None
   if divided.validation:
     images, labels = divided.validation
     validation = DeviceSplit(
-      images=images, labels=labels, mean=dataset.mean, std=dataset.std
+      images=images,
+      labels=labels,
+      mean=dataset.mean,
+      std=dataset.std,
+      content=dataset.form.content,
     )
     validation = devices.replicate(validation, mesh)
   return Tests(

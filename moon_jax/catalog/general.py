@@ -27,6 +27,9 @@ _TFDS = (('data', 'tfds'),)
 _FILES = (('data', 'files'),)
 _PAIR = (('data', 'pair'),)
 _FEATURES = (('data', 'features'),)
+_LABELLED = (('data', 'labelled'),)
+_TABLE = (('data', 'table'),)
+_DRAWN = (('data', 'drawn'),)
 _IDS = (('data', 'ids'),)
 _ARRAYS = (('data', 'arrays'),)
 _NAMED = (('data', 'named'),)
@@ -100,6 +103,11 @@ _RANGE = Bound("two numbers LOW,HIGH, the first smaller, or ''", _is_range)
 _LOGGERS = Bound(
   'names of tensorboard, wandb and mlflow, each once, with commas between', _are_loggers
 )
+_AXES = one_of('D', 'T', 'TC', 'CT', 'HW', 'HWC', 'CHW', 'DHW', 'DHWC', 'CDHW')
+_AXES_OR_NONE = Bound(
+  f"'' or {_AXES.requirement}", lambda value: value == '' or _AXES.holds(value)
+)
+_NORMALIZE = one_of('auto', 'none', 'per_channel', 'per_feature')
 _WEIGHTS = one_of('samples', 'uniform')
 _STATISTICS = one_of('averaged', 'local')
 _STRAGGLERS_SEND = one_of('nothing', 'partial')
@@ -197,7 +205,7 @@ KNOBS = {
   'data.image': word(
     '', "name of the images; '' is pixels, image, ...", needs=_FEATURES
   ),
-  'data.label': word('', "name of the labels; '' is label, ...", needs=_FEATURES),
+  'data.label': word('', "name of the labels; '' is label, ...", needs=_LABELLED),
   # The pixels that come of it are compared themselves.
   'data.range': word(
     '',
@@ -206,18 +214,33 @@ KNOBS = {
     needs=_ARRAYS,
     may_change=True,
   ),
+  'data.axes': word(
+    '',
+    "axes of an example: D table, TC signals, T words, HWC, DHWC, ...; '': its shape's",
+    _AXES_OR_NONE,
+    needs=_ARRAYS,
+  ),
+  'data.normalize': word(
+    'auto',
+    'what numbers are normalised by; auto: pictures become grey levels',
+    _NORMALIZE,
+    needs=_ARRAYS,
+  ),
+  'data.categories': word(
+    '', 'columns of words or codes, with commas between', needs=_TABLE
+  ),
   'data.test_fraction': number(
     0.0,
     'fraction of each class drawn for the test; 0 draws none',
     _BELOW_ONE,
-    needs=_PICTURES,
+    needs=_DRAWN,
   ),
   'data.test_seed': knob(
     int,
     0,
     'seed of the draw of test images',
     SEED,
-    needs=_PICTURES,
+    needs=_DRAWN,
     used_if=('data.test_fraction', above(0)),
   ),
   'data.image_size': knob(

@@ -5,12 +5,18 @@ Traits that rules and reports ask about:
   files          data source that takes `data.path`
   pair           data source that also takes `data.test_path`
   ids            data source that takes `data.client`
-  features       data source that takes `data.image` and `data.label`
+  features       data source that takes `data.image`
+  labelled       data source that takes `data.label`
+  pictures       data source that takes `data.image_size`
+  drawn          data source that takes `data.test_fraction` and `.test_seed`
   named          data source that takes `data.name`
   arrays         data source of arrays on any scale, which takes `data.range`
   pickled        data source that takes `data.trust_pickles`
   dealt          partition that deals the examples to `num_clients`
   normalized     model with batch normalisation, or with a `norm` that may be it
+  of_pictures    model that takes pictures; also of_tables, of_signals, of_volumes,
+                 of_words
+  vocabulary     model whose `make` takes `vocabulary`, the number of words
   convolutional  model whose `make` takes `convolution`, the form of its convolutions
   beta           partition that takes `partition.beta`
   attacking      attack by the fraction `attack.fraction` of the clients
@@ -62,6 +68,32 @@ _TRANSFORMER_KNOBS = {
   'feedforward': counted(2048, 'number of hidden units of each layer'),
   'dropout': number(0.1, 'rate of dropout, convolutions included', between(0, 1, '[)')),
 }
+_HEAD_SIZES = {
+  'width': counted(128, "number of units of the head's hidden layer and before it"),
+  'representation': counted(64, 'number of outputs of the projection head'),
+}
+_ODD = Bound('odd, at least 1', lambda value: value >= 1 and value % 2 == 1)
+_CNN_1D_KNOBS = {
+  'channels': counted(32, 'channels of the first convolution; the second: twice'),
+  'kernel': knob(int, 5, 'number of steps that a convolution sees', _ODD),
+  **_HEAD_SIZES,
+}
+_CNN_3D_KNOBS = {
+  'channels': counted(16, 'channels of the first of three convolutions'),
+  **_HEAD_SIZES,
+}
+_GRU_KNOBS = {
+  'embedding': counted(32, 'numbers that stand for a word; signals have none'),
+  **_HEAD_SIZES,
+}
+_WORDS_TRANSFORMER_KNOBS = {
+  'layers': knob(int, 2, 'number of layers of the encoder', between(1, 100)),
+  'heads': counted(4, 'number of attention heads, a divisor of width'),
+  'width': counted(64, 'numbers that stand for a word'),
+  'feedforward': counted(128, 'number of hidden units of each layer'),
+  'dropout': number(0.1, 'rate of dropout', between(0, 1, '[)')),
+  'representation': counted(64, 'number of outputs of the projection head'),
+}
 _HEAD = word('mlp', 'projection head; none: features are used', one_of('mlp', 'none'))
 _WITH_HEAD = ('head', exactly('mlp'))
 _CNN_KNOBS = {
@@ -110,6 +142,16 @@ def _check_statistics(group: str) -> Callable:
   return check_of(
     [Rule('batch_norm', averaged, f'{group}.norm', norm) for norm in ('none', 'group')]
   )
+
+
+def _check_transformer(values: Mapping[str, Any]) -> Iterator[str]:
+  """The complaint if the attention heads cannot share the width."""
+  heads, width = values['transformer.heads'], values['transformer.width']
+  if width % heads:
+    yield (
+      f'{flag("transformer.heads", heads)} must be a divisor of '
+      f'{flag("transformer.width", width)}.'
+    )
 
 
 # Attackers replace the model that they send.
@@ -173,7 +215,7 @@ def _moon_cnn(name: str) -> Part:
     'model',
     name,
     'models.cnn:MoonCnn',
-    {'convolutional', 'normalized'},
+    {'of_pictures', 'convolutional', 'normalized'},
     knobs=_CNN_KNOBS | _NORM_KNOBS,
     group='moon_cnn',
     check=_check_statistics('moon_cnn'),
@@ -185,7 +227,7 @@ def _resnet(depth: int) -> Part:
     'model',
     f'resnet{depth}',
     f'models.resnet:resnet{depth}',
-    {'convolutional', 'normalized'},
+    {'of_pictures', 'convolutional', 'normalized'},
     knobs=_RESNET_KNOBS,
     group='resnet',
     check=_check_statistics('resnet'),
@@ -199,14 +241,20 @@ def _attack(name: str, *, colludes: bool = False) -> Part:
 
 
 OTHERS = (
-  _part('model', 'mlp', 'models.mlp:Mlp', knobs=_MLP_KNOBS),
+  _part(
+    'model',
+    'mlp',
+    'models.mlp:Mlp',
+    {'of_pictures', 'of_tables', 'of_signals', 'of_volumes'},
+    knobs=_MLP_KNOBS,
+  ),
   _moon_cnn('moon_cnn'),
   _moon_cnn('tutorial_cnn'),  # explained in cnn.py
   _part(
     'model',
     'dco_cnn',
     'models.cnn:DcoCnn',
-    {'convolutional', 'normalized'},
+    {'of_pictures', 'convolutional', 'normalized'},
     knobs=_NORM_KNOBS,
     check=_check_statistics('dco_cnn'),
   ),
@@ -214,7 +262,7 @@ OTHERS = (
     'model',
     'cnn_transformer',
     'models.cnn_transformer:CnnTransformer',
-    {'convolutional', 'normalized'},
+    {'of_pictures', 'convolutional', 'normalized'},
     knobs=_TRANSFORMER_KNOBS,
   ),
   _resnet(18),
@@ -223,19 +271,40 @@ OTHERS = (
     'model',
     'mobilenet_v2',
     'models.mobilenet:MobileNetV2',
-    {'convolutional', 'normalized'},
+    {'of_pictures', 'convolutional', 'normalized'},
     knobs=_MOBILENET_KNOBS,
+  ),
+  _part('model', 'cnn_1d', 'models.cnn_1d:Cnn1d', {'of_signals'}, knobs=_CNN_1D_KNOBS),
+  _part('model', 'cnn_3d', 'models.cnn_3d:Cnn3d', {'of_volumes'}, knobs=_CNN_3D_KNOBS),
+  _part(
+    'model',
+    'gru',
+    'models.sequences:Gru',
+    {'of_signals', 'of_words', 'vocabulary'},
+    knobs=_GRU_KNOBS,
+  ),
+  _part(
+    'model',
+    'transformer',
+    'models.sequences:Transformer',
+    {'of_words', 'vocabulary'},
+    knobs=_WORDS_TRANSFORMER_KNOBS,
+    check=_check_transformer,
   ),
   _data('digits'),
   _data('tfds', {'ids', 'named'}),
   _data('npz', {'files', 'arrays'}),
-  _data('imagefolder', {'files', 'pictures'}),
+  _data('imagefolder', {'files', 'pictures', 'drawn'}),
+  _data('table', {'files', 'ids', 'labelled', 'drawn', 'arrays'}),
   _data('torchvision', {'files', 'named', 'pickled'}),
   _federated_data('folder', {'files', 'arrays'}),
   _federated_data('records', {'files'}),
-  _federated_data('hdf5', {'files', 'pair', 'features', 'arrays'}),
-  _federated_data('sqlite', {'files', 'pair', 'features', 'arrays'}),
-  _federated_data('huggingface', {'files', 'ids', 'features', 'pictures', 'arrays'}),
+  _federated_data('hdf5', {'files', 'pair', 'features', 'labelled', 'arrays'}),
+  _federated_data('sqlite', {'files', 'pair', 'features', 'labelled', 'arrays'}),
+  _federated_data(
+    'huggingface',
+    {'files', 'ids', 'features', 'labelled', 'pictures', 'drawn', 'arrays'},
+  ),
   _federated_data('leaf', {'files', 'arrays'}),
   _federated_data('pfllib', {'files', 'pickled', 'arrays'}),
   _part('partition', 'iid', f'{_PARTITIONS}.quantity_skew:iid', {'dealt'}),

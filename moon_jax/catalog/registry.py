@@ -29,7 +29,7 @@ _TRAITS = {
 # Kind of part -> the arguments besides knobs that its functions get by name.
 _ARGUMENTS = {
   'augmentation': {'name'},
-  'data': {'limit', 'range', 'source'},
+  'data': {'axes', 'limit', 'normalize', 'range', 'source'},
   'model': {'convolution', 'dtype', 'image_shape', 'name', 'num_classes'},
   'optimizer': {'learning_rate', 'weight_decay'},
   'partition': {'labels', 'min_size', 'name', 'num_clients', 'seed'},

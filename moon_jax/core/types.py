@@ -41,6 +41,30 @@ class Scale(NamedTuple):
   declared: bool = False
 
 
+class Form(NamedTuple):
+  """What the arrays of a data set hold, besides the shape of an example.
+
+  Attributes:
+    kind: 'picture', 'volume', 'signal', 'table' or 'words'.
+    axes: letters of an example's axes in the source, such as 'CHW' or 'TC'; '': a
+      picture whose shape says where the channels are.
+    content: what the arrays of the Dataset hold: 'levels', grey levels on its `scale`;
+      'numbers', those of the source; 'words', numbers of words, -1 for no word.
+    normalize: 'none', 'per_channel' or 'per_feature', for numbers.
+    dtype: name of the arrays' dtype.
+    range: the lowest and the highest number that are allowed; () allows all.
+    vocabulary: how many words there are; 0 if the arrays hold none.
+  """
+
+  kind: str = 'picture'
+  axes: str = ''
+  content: str = 'levels'
+  normalize: str = 'per_channel'
+  dtype: str = 'uint8'
+  range: tuple[float, ...] = ()
+  vocabulary: int = 0
+
+
 class Stored(NamedTuple):
   """Training examples that stay on disk, one record for each user.
 
@@ -61,7 +85,12 @@ class Stored(NamedTuple):
 
 
 class Dataset(NamedTuple):
-  """Images and labels in host memory, plus the statistics that normalise them.
+  """Examples and labels in host memory, plus the statistics that normalise them.
+
+  Most data are pictures of grey levels, [M, H, W, C] uint8. `form` says what other
+  arrays hold: volumes [M, D, H, W, C], signals [M, T, C], tables [M, D] or words
+  [M, T], of the form's dtype. Their mean and deviation are those of the numbers
+  themselves, of the last axis or of each number of an example.
 
   Attributes:
     name: the name for messages, e.g. 'cifar10'.
@@ -84,6 +113,7 @@ class Dataset(NamedTuple):
       validation; None if there are none.
     validation_labels: [V] int32, their labels.
     scale: the numbers in the source that became pixels 0 and 255.
+    form: what the arrays hold.
   """
 
   name: str
@@ -102,6 +132,7 @@ class Dataset(NamedTuple):
   validation_images: np.ndarray | None = None
   validation_labels: np.ndarray | None = None
   scale: Scale = Scale()
+  form: Form = Form()
 
 
 class Outputs(NamedTuple):

@@ -102,6 +102,7 @@ def _write_records_of_memory(out, source, dataset):
     num_classes=dataset.num_classes,
     class_names=dataset.class_names,
     scale=dataset.scale,
+    form=dataset.form,
   )
   owner = dataset.test_clients
   test = assembled.Examples(

@@ -7,9 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from moon_jax.core.flags import flag
-from moon_jax.core.types import Dataset, Scale
+from moon_jax.core.types import Dataset, Form, Scale
+from moon_jax.data import forms
 from moon_jax.data.errors import DataError, one_line
 from moon_jax.data.federated import users
+from moon_jax.data.forms import Reading
 from moon_jax.data.pixels import pixel_statistics, with_channels
 from moon_jax.data.scale import (
   different_scales,
@@ -53,6 +55,8 @@ def checked_dataset(
   class_names: Sequence[str] = (),
   array_names: Sequence[str] = ARRAY_NAMES,
   scale: Scale | None = None,
+  form: Form | None = None,
+  numbers_are_checked: bool = False,
 ) -> Dataset:
   """The Dataset of the arrays of a source, without users.
 
@@ -66,25 +70,41 @@ def checked_dataset(
     class_names: [Y], if the data have them; text labels give them too.
     array_names: names of the arrays in the data.
     scale: scale of the images; None: that of pictures, uint8.
+    form: what the arrays hold; None: grey levels of pictures.
+    numbers_are_checked: whether each array was held to the form before they were joined
+      in one dtype. Float16's 4095, which is 4096, is not beyond a range up to 4095.
 
   Raises:
     DataError: an array is unusable, or does not fit another one.
   """
-  scale = scale or Scale()
+  scale, form = scale or Scale(), form or Form()
   images = arrays[::2]
   labels = [flat(array) for array in arrays[1::2]]
   label_kinds = {array.dtype.kind for array in labels}
   if label_kinds in ({'S'}, {'U'}):
     labels, class_names = _numbered(data_flag, labels, array_names[1::2])
   for split in _splits(array_names, images, labels):
-    if fault := split_fault(split, scale):
-      if not all(is_on_scale(array, scale) for array in images):
+    if fault := split_fault(split, scale, form, check_numbers=not numbers_are_checked):
+      are_levels = form.content == 'levels'
+      if are_levels and not all(is_on_scale(array, scale) for array in images):
         fault = different_scales(array_names[::2], images) or fault
+        if not form.axes and split.images.ndim == 3:
+          fault += f'. If they are signals [T, C], {flag("data.axes", "TC")} keeps them'
       raise DataError(f'{data_flag}: {fault}.')
+  if form.content == 'levels':
+    images = [grey_levels(array, scale) for array in images]
+  else:
+    with one_line(f'{data_flag} cannot be kept on the device'):
+      images, form = forms.as_stored(images, form)
   images = [
-    with_channels(grey_levels(array, scale), data_flag if number == 0 else '')
+    forms.arranged(array, form, data_flag if number == 0 else '')
     for number, array in enumerate(images)
   ]
+  form = forms.with_vocabulary(form, images[0])
+  if form.content == 'words':
+    for name, array in zip(array_names[::2], images, strict=False):
+      if fault := forms.numbers_fault(name, array, form):
+        raise DataError(f'{data_flag}: {fault}.')
   train, *others = _splits(array_names, images, labels)
   for other in others:
     if fault := pair_fault(train, other, num_classes):
@@ -93,7 +113,13 @@ def checked_dataset(
   if class_names == [*map(str, range(num_classes))]:  # also TFDS's for unnamed classes
     class_names = ()
   train, test, *validation = zip(images, labels, strict=True)
-  data = make_dataset(name, train, test, num_classes, statistics, class_names, scale)
+  if form.content != 'levels':
+    statistics = forms.statistics_of_numbers(images[0], form)
+    mean, std = statistics
+    forms.say_if_too_fine(data_flag, form, mean, std)
+  data = make_dataset(
+    name, train, test, num_classes, statistics, class_names, scale, form
+  )
   for validation_images, validation_labels in validation:
     data = data._replace(
       validation_images=np.ascontiguousarray(validation_images),
@@ -107,12 +133,12 @@ def arrays_dataset(
   name: str,
   arrays: Sequence[np.ndarray],
   *,
-  declared_range: str,
+  reading: Reading,
   num_classes: int | None = None,
   class_names: Sequence[str] = (),
   array_names: Sequence[str] = ARRAY_NAMES,
 ) -> Dataset:
-  """`checked_dataset` of arrays of any scale: all are held to that of the first.
+  """`checked_dataset` of any arrays: all are held to the form and scale of the first.
 
   A line of the output says so if the images use little of their range.
 
@@ -120,12 +146,23 @@ def arrays_dataset(
     data_flag: flag of the data, for messages.
     name: name of the data set.
     arrays: see `checked_dataset`.
-    declared_range: value of the knob `data.range`.
+    reading: how the arrays are read.
     num_classes: see `checked_dataset`.
     class_names: see `checked_dataset`.
     array_names: see `checked_dataset`.
   """
-  scale = scale_of(arrays[0], declared_range)
+  form = forms.form_of(data_flag, array_names[0], arrays[0], reading)
+  if form.content != 'levels':
+    return checked_dataset(
+      data_flag,
+      name,
+      arrays,
+      num_classes=num_classes,
+      class_names=class_names,
+      array_names=array_names,
+      form=form,
+    )
+  scale = scale_of(arrays[0], reading.range)
   dataset = checked_dataset(
     data_flag,
     name,
@@ -134,7 +171,10 @@ def arrays_dataset(
     class_names=class_names,
     array_names=array_names,
     scale=scale,
+    form=form,
   )
+  if notice := forms.notice_of(arrays[0], form):
+    print(f'{data_flag}: {array_names[0]}: {notice}', file=sys.stderr)
   for images_name, images in zip(array_names[::2], arrays[::2], strict=False):
     if line := narrow_line(f'{data_flag}: {images_name}', images, scale):
       if fault := different_scales(array_names[::2], arrays[::2]):
@@ -145,7 +185,7 @@ def arrays_dataset(
 
 
 def registered_dataset(
-  source: str, arrays: tuple[np.ndarray, ...], declared_range: str
+  source: str, arrays: tuple[np.ndarray, ...], reading: Reading
 ) -> Dataset:
   """The Dataset of the arrays that a registered source returns.
 
@@ -153,7 +193,7 @@ def registered_dataset(
     source: name of the source.
     arrays: train_x, train_y, test_x, test_y, as in a .npz file, and perhaps
       train_client, test_client, of which one may be None.
-    declared_range: value of the knob `data.range`.
+    reading: how the arrays are read.
 
   Raises:
     DataError: an array is unusable.
@@ -167,9 +207,7 @@ def registered_dataset(
     )
   with one_line(f'{data_flag} must return arrays'):
     arrays = [None if array is None else _plain_array(array) for array in arrays]
-  data = arrays_dataset(
-    data_flag, source, arrays[: len(required)], declared_range=declared_range
-  )
+  data = arrays_dataset(data_flag, source, arrays[: len(required)], reading=reading)
   train_users, test_users = arrays[len(required) :] or (None, None)
   return users.named(data_flag, data, train_users, test_users)
 
@@ -182,6 +220,7 @@ def make_dataset(
   statistics: tuple[np.ndarray, np.ndarray] | None = None,
   class_names: Sequence[str] = (),
   scale: Scale | None = None,
+  form: Form | None = None,
 ) -> Dataset:
   """A Dataset of arrays that are known to fit each other.
 
@@ -193,7 +232,10 @@ def make_dataset(
     statistics: [C] mean and deviation of pixel / 255; None: they are computed.
     class_names: [Y]; left out if they do not name Y different classes.
     scale: scale that the images had in the source; None: grey levels, 0 to 255.
+    form: what the arrays hold, if they are `arranged` as it says; None: pictures.
   """
+  if form is None or not form.axes:
+    train, test = ((with_channels(images), labels) for images, labels in (train, test))
   train_images, train_labels = _contiguous(train)
   test_images, test_labels = _contiguous(test)
   mean, std = statistics or pixel_statistics(train_images)
@@ -211,6 +253,7 @@ def make_dataset(
     std=np.asarray(std, np.float32),
     class_names=class_names,
     scale=scale or Scale(),
+    form=form or Form(),
   )
 
 
@@ -219,16 +262,24 @@ def flat(labels: np.ndarray) -> np.ndarray:
   return labels[:, 0] if labels.shape[1:] == (1,) else labels
 
 
-def split_fault(split: Split, scale: Scale | None = None) -> str:
+def split_fault(
+  split: Split,
+  scale: Scale | None = None,
+  form: Form | None = None,
+  *,
+  check_numbers: bool = True,
+) -> str:
   """What is wrong with one split, and the remedy if there is one; '' if nothing is.
 
   Args:
     split: the split.
     scale: the scale of the training images; None: it is not checked here.
+    form: what the images are; None: it is not checked here.
+    check_numbers: whether numbers that are no grey levels are held to the form.
   """
   images_name, images, labels_name, labels = split
-  if images.ndim not in (3, 4) or 0 in images.shape[1:]:
-    return f'{images_name} has shape {images.shape}, not [M, H, W] or [M, H, W, C]'
+  if fault := _shape_fault(images_name, images, form):
+    return fault
   if labels.ndim != 1:
     remedy = _one_hot_remedy(labels_name, labels)
     return f'{labels_name} has shape {labels.shape}, not [M]{remedy}'
@@ -237,7 +288,11 @@ def split_fault(split: Split, scale: Scale | None = None) -> str:
       f'{images_name} holds {len(images)} images, {labels_name} {len(labels)} labels; '
       'save as many'
     )
-  if scale and (fault := scale_fault(images_name, images, scale)):
+  if form and form.content != 'levels':
+    fault = check_numbers and forms.numbers_fault(images_name, images, form)
+    if fault:
+      return fault
+  elif scale and (fault := scale_fault(images_name, images, scale)):
     return fault
   if labels.dtype.kind not in 'iu':
     remedy = _integer_remedy(labels_name, labels)
@@ -246,6 +301,19 @@ def split_fault(split: Split, scale: Scale | None = None) -> str:
     row = labels.argmin()
     return f'{labels_name}[{row}] is {labels[row]}; number the classes from 0'
   return ''
+
+
+def _shape_fault(images_name, images, form):
+  """What is wrong with the number of axes, or an axis of size 0."""
+  if not form:
+    fits, expected = images.ndim > 1, 'examples along the first axis'
+  else:
+    fits, expected = forms.has_axes(images, form), '[M, H, W] or [M, H, W, C]'
+    if form.axes:
+      expected = f'[M, {", ".join(form.axes)}]'
+  if fits and 0 not in images.shape[1:]:
+    return ''
+  return f'{images_name} has shape {images.shape}, not {expected}'
 
 
 def pair_fault(train: Split, other: Split, num_classes: int | None) -> str:
@@ -286,10 +354,7 @@ def pair_fault(train: Split, other: Split, num_classes: int | None) -> str:
 
 def _contiguous(split):
   images, labels = split
-  return (
-    np.ascontiguousarray(with_channels(images)),
-    np.ascontiguousarray(labels, np.int32),
-  )
+  return np.ascontiguousarray(images), np.ascontiguousarray(labels, np.int32)
 
 
 def _splits(array_names, images, labels):

@@ -79,8 +79,8 @@ def _write(path, dataset):
   arrays = {
     name: array
     for name, array in fields
-    # The scale of pictures is always that of grey levels.
-    if array is not None and name != 'scale'
+    # Decoded pictures always have the same scale and form.
+    if array is not None and name not in ('scale', 'form')
   }
   with contextlib.suppress(OSError):
     stem = path.stem.rpartition('-')[0]

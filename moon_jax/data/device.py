@@ -1,8 +1,7 @@
-"""The data on the device: uint8, augmented and normalised as a batch is gathered."""
+"""The data on the device, augmented and normalised as a batch is gathered."""
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,16 +12,19 @@ from moon_jax.core.types import Batch
 View = Callable[[jax.Array, jax.Array], jax.Array]
 
 
-class DeviceSplit(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class DeviceSplit:
   """A split of a data set in device memory.
 
   Attributes:
-    images: [M, H, W, C] uint8.
+    images: [M, H, W, C] uint8, or what `Dataset.form` says.
     labels: [M] int32.
-    mean: [C] float32, mean of pixel / 255.
-    std: [C] float32, standard deviation of pixel / 255.
+    mean: [C] float32, mean of pixel / 255; see `Dataset` for other numbers.
+    std: [C] float32, standard deviation of pixel / 255, likewise.
     clients: [M] int32 in [0, N'), the user of each example of a test split, if
       accuracies of users are asked for; otherwise None.
+    content: `Form.content`. The compiler knows it.
   """
 
   images: jax.Array
@@ -30,16 +32,17 @@ class DeviceSplit(NamedTuple):
   mean: jax.Array
   std: jax.Array
   clients: jax.Array | None = None
+  content: str = dataclasses.field(default='levels', metadata={'static': True})
 
   def normalised(self, rows: jax.Array, view: View | None = None) -> jax.Array:
-    """[B] int32 -> [B, H, W, C] float32, (pixel / 255 - mean) / std.
+    """[B] int32 -> [B, H, W, C] float32, what the network sees of these rows.
 
     Args:
       rows: [B] int32.
       view: function that returns the rows as they are seen; None: as they are.
     """
     pixels = self.images[rows] if view is None else view(self.images, rows)
-    return normalise(pixels, self.mean, self.std)
+    return normalise(pixels, self.mean, self.std, self.content)
 
   def batch(
     self, rows: jax.Array, num_real: jax.Array, view: View | None = None
@@ -62,8 +65,23 @@ def masked(images: jax.Array, labels: jax.Array, num_real: jax.Array) -> Batch:
   return Batch(images, labels, mask)
 
 
-def normalise(pixels: jax.Array, mean: jax.Array, std: jax.Array) -> jax.Array:
-  """[B, H, W, C] uint8, [C], [C] -> [B, H, W, C] float32, zero mean, unit deviation."""
+def normalise(
+  pixels: jax.Array, mean: jax.Array, std: jax.Array, content: str = 'levels'
+) -> jax.Array:
+  """Examples as the network sees them: zero mean and unit deviation, float32.
+
+  Args:
+    pixels: [B, H, W, C] uint8, or examples of any shape and type.
+    mean: [C], or of an example's shape.
+    std: likewise.
+    content: `Form.content`: grey levels are divided by 255 first; words stay int32.
+  """
+  if content == 'words':
+    return pixels.astype(jnp.int32)
+  if content == 'numbers':
+    first_axes = range(pixels.ndim - mean.ndim)
+    mean, std = jnp.expand_dims(mean, first_axes), jnp.expand_dims(std, first_axes)
+    return (pixels.astype(jnp.float32) - mean) / std
   mean, std = mean.reshape(1, 1, 1, -1), std.reshape(1, 1, 1, -1)
   return (pixels.astype(jnp.float32) / 255.0 - mean) / std
 

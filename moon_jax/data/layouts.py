@@ -16,11 +16,19 @@ from moon_jax.data.picture_folders import ENDINGS
 _MOST_NAMES = 10_000  # that are looked at
 # Ending of a file -> its source; or, for a folder, a name in it (a regular expression
 # of the path below it) -> the source. The first that fits counts.
-_FILES = {'.npz': 'npz', '.h5': 'hdf5', '.hdf5': 'hdf5', '.sqlite': 'sqlite'}
+_FILES = {
+  '.csv': 'table',
+  '.parquet': 'table',
+  '.npz': 'npz',
+  '.h5': 'hdf5',
+  '.hdf5': 'hdf5',
+  '.sqlite': 'sqlite',
+}
 _PICTURE = rf'[^/]+({"|".join(map(re.escape, ENDINGS))})'
 _RAW = r'(MNIST|FashionMNIST|KMNIST|EMNIST)'
 _FOLDERS = {
   r'train\.array_record': 'records',
+  r'train\.csv': 'table',
   r'dataset_dict\.json|(.*/)?[^/]+\.parquet': 'huggingface',
   r'.+/\d+\.\d+\.\d+/features\.json': 'tfds',
   rf'{_RAW}/raw/.+-ubyte(\.gz)?|cifar-100?-[^/]+/.+|train_32x32\.mat': 'torchvision',

@@ -17,6 +17,7 @@ from moon_jax.data.dataset import (
 )
 from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import users
+from moon_jax.data.forms import Reading
 
 # Our names of the arrays, and those that Keras and MedMNIST use.
 NAMINGS = (
@@ -29,7 +30,9 @@ NAMINGS = (
 )
 
 
-def load_npz(path: str, range: str = '') -> Dataset:
+def load_npz(
+  path: str, range: str = '', axes: str = '', normalize: str = 'auto'
+) -> Dataset:
   """Loads the arrays train_x, train_y, test_x and test_y of a .npz file.
 
   The names of Keras (x_train, ...) and MedMNIST (train_images, ...) are accepted, too.
@@ -41,7 +44,11 @@ def load_npz(path: str, range: str = '') -> Dataset:
       largest training label; labels may be text, too. A file may also have class_names
       [Y]; train_client and test_client [M], integers or text, the user id of each
       example; val_x and val_y (x_val, ...; val_images, ...), kept for validation.
-    range: numbers of black and white, 'LOW,HIGH'; '': as above.
+    range: numbers of black and white, 'LOW,HIGH'; '': as above. Of other data than
+      pictures, the lowest and the highest number.
+    axes: axes of an example, such as 'TC' for signals; '': as `forms.form_of` says.
+    normalize: 'auto', 'none', 'per_channel' or 'per_feature'; but for 'auto' pictures,
+      too, keep their numbers.
 
   Raises:
     DataError: the file or one of its arrays is missing or unusable.
@@ -61,7 +68,7 @@ def load_npz(path: str, range: str = '') -> Dataset:
     num_classes=len(class_names) or None,
     class_names=class_names.tolist(),
     array_names=array_names,
-    declared_range=range,
+    reading=Reading(range=range, axes=axes, normalize=normalize),
   )
   train_users, test_users = (arrays.get(name) for name in USER_ARRAYS)
   return users.named(data_flag, data, train_users, test_users)

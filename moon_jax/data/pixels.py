@@ -13,7 +13,7 @@ PIXEL_STATISTICS = {
   'fashion_mnist': ((0.2860,), (0.3530,)),
   'mnist': ((0.1307,), (0.3081,)),
 }
-_CHANNELS = (1, 3, 4)
+CHANNELS = (1, 3, 4)
 
 
 class PixelSums(NamedTuple):
@@ -40,8 +40,8 @@ def with_channels(images: np.ndarray, data_flag: str = '') -> np.ndarray:
   if images.ndim == 3:
     return images[..., None]
   _, first, height, last = images.shape
-  channels_are_last = last in _CHANNELS and last != height
-  if channels_are_last or first not in _CHANNELS or min(height, last) <= first:
+  channels_are_last = last in CHANNELS and last != height
+  if channels_are_last or first not in CHANNELS or min(height, last) <= first:
     return images
   if data_flag:
     print(

@@ -107,11 +107,12 @@ def scale_fault(name: str, images: np.ndarray, scale: Scale) -> str:
   )
 
 
-def not_finite_fault(images: np.ndarray) -> str:
+def not_finite_fault(images: np.ndarray, noun: str = 'image') -> str:
   """How many numbers are NaN or infinite, and where; '' if none is.
 
   Args:
     images: an array of any type; its first axis counts the images.
+    noun: what an example is.
   """
   if images.dtype.kind != 'f' or not images.ndim:
     return ''
@@ -120,7 +121,8 @@ def not_finite_fault(images: np.ndarray) -> str:
     return ''
   return (
     f'{rows.size} of its numbers {"is" if rows.size == 1 else "are"} NaN or infinite, '
-    f'first in image {rows[0]} (counted from 0); every pixel must be a number'
+    f'first in {noun} {rows[0]} (counted from 0); every '
+    f'{"pixel" if noun == "image" else "entry"} must be a number'
   )
 
 

@@ -13,6 +13,7 @@ from moon_jax.data import layouts, overlap
 from moon_jax.data.dataset import registered_dataset
 from moon_jax.data.errors import listed
 from moon_jax.data.federated import assembled, users
+from moon_jax.data.forms import Reading
 
 # Share of a split that may occur in training without a line: many data sets have a few
 # examples twice, or blank ones.
@@ -53,13 +54,14 @@ def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dat
 def _notices(dataset: Dataset) -> Iterator[str]:
   """What makes tests say less, in sentences."""
   splits = {'test': dataset.test_images, 'validation': dataset.validation_images}
+  noun = 'images' if dataset.form.kind == 'picture' else 'examples'
   for name, images in splits.items():
     if images is None or dataset.stored:
       continue
     num_shared = overlap.num_shared(dataset.train_images, images)
     if num_shared and num_shared >= _SMALL_OVERLAP * len(images):
       yield (
-        f'{num_shared:,} of {len(images):,} {name} images are training images, too.'
+        f'{num_shared:,} of {len(images):,} {name} {noun} are training {noun}, too.'
       )
   is_trained = np.zeros(dataset.num_classes, bool)
   if dataset.stored:
@@ -82,17 +84,25 @@ def read(
   """The content of a source, whole or user by user; see `load`."""
   part = catalog.part('data', source)
   if part.registered:
-    declared_range = options.pop('range', '')
-    return registered_dataset(source, part.build(tuple, **options), declared_range)
+    reading = Reading(
+      range=options.pop('range', ''),
+      axes=options.pop('axes', ''),
+      normalize=options.pop('normalize', 'auto'),
+    )
+    return registered_dataset(source, part.build(tuple, **options), reading)
   return part.build(tuple, **options)
 
 
 def digest(dataset: Dataset) -> str:
   """SHA-256 of the arrays, with their shapes and users, in hexadecimal.
 
-  Validation examples count if there are some.
+  Validation examples count if there are some. So do the form of data that are no grey
+  levels in the usual order, and what their numbers are normalised by.
   """
   total = hashlib.sha256((dataset.stored.digest if dataset.stored else '').encode())
+  if dataset.form.content != 'levels':
+    total.update(f'{tuple(dataset.form)}'.encode())
+    total.update(dataset.mean.tobytes() + dataset.std.tobytes())
   arrays = (
     *(dataset.train_images, dataset.train_labels),
     *(dataset.test_images, dataset.test_labels),

@@ -97,18 +97,21 @@ class EncoderLayer(nn.Module):
   dropout: float
 
   @nn.compact
-  def __call__(self, x, *, training):
-    """[B, tokens, width] -> [B, tokens, width]."""
+  def __call__(self, x, *, training, is_token=None):
+    """[B, tokens, width] -> [B, tokens, width].
+
+    is_token: [B, tokens] bool, whom the others attend to; None: all of them.
+    """
 
     def drop(x):
       return nn.Dropout(self.dropout)(x, deterministic=not training)
 
-    x = layers.LayerNorm(name='norm1')(x + drop(self._attention(x, drop)))
+    x = layers.LayerNorm(name='norm1')(x + drop(self._attention(x, drop, is_token)))
     hidden = drop(nn.relu(layers.dense(x, self.feedforward, 'linear1')))
     y = drop(layers.dense(hidden, x.shape[-1], 'linear2'))
     return layers.LayerNorm(name='norm2')(x + y)
 
-  def _attention(self, x, drop):
+  def _attention(self, x, drop, is_token):
     """softmax(q k^T / sqrt(width / heads)) v for each head, then a dense layer."""
     batch, tokens, width = x.shape
     zeros = initializers.constant(0)
@@ -117,5 +120,8 @@ class EncoderLayer(nn.Module):
     qkv = layers.dense(x, 3 * width, 'qkv', kernel_init=xavier, bias_init=zeros)
     q, k, v = jnp.moveaxis(qkv.reshape(batch, tokens, 3, self.heads, -1), 2, 0)
     scores = jnp.einsum('bqhd,bkhd->bhqk', q, k) / math.sqrt(width / self.heads)
+    if is_token is not None:
+      # Not -inf: an example without a token would be NaN.
+      scores = jnp.where(is_token[:, None, None], scores, jnp.asarray(-1e30, x.dtype))
     mixed = jnp.einsum('bhqk,bkhd->bqhd', drop(jax.nn.softmax(scores)), v)
     return layers.dense(mixed.reshape(x.shape), width, 'output', bias_init=zeros)

@@ -14,7 +14,7 @@ from moon_jax import catalog
 from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag
-from moon_jax.core.types import Layers, Outputs, PyTree
+from moon_jax.core.types import Form, Layers, Outputs, PyTree
 from moon_jax.models import initializers
 from moon_jax.models.convolution.direct import widened
 from moon_jax.models.layers_of import layers_of
@@ -37,29 +37,32 @@ class Network(NamedTuple):
       is 0.0), dropout by the key, which networks without dropout ignore. `statistics`
       has the new running statistics, {'batch_stats': ...}, or {} without batch
       normalisation.
-    image_shape: (H, W, C).
+    image_shape: (H, W, C), or the shape of another example.
     layers: () -> the variables of each kind of layer.
     weights_digest: SHA-256 of the file that `init` has read; '' if it draws.
     weights_notice: a sentence about what of the file is not used; '' if all is.
     frozen: paths of the variables that do not train; see `freezing.with_frozen_layers`.
+    input_dtype: name of the dtype of `images`: float32, or int32 for words.
   """
 
   shapes: PyTree
   init: Callable[[int], PyTree]
   apply: Callable[[PyTree, jax.Array], Outputs]
   train: Callable[[PyTree, jax.Array, jax.Array, jax.Array], tuple[Outputs, PyTree]]
-  image_shape: tuple[int, int, int] = ()
+  image_shape: tuple[int, ...] = ()
   layers: Callable[[], Layers] | None = None
   weights_digest: str = ''
   weights_notice: str = ''
   frozen: frozenset[tuple[str, ...]] = frozenset()
+  input_dtype: str = 'float32'
 
 
 def make(
   name: str,
   *,
-  image_shape: tuple[int, int, int],
+  image_shape: tuple[int, ...],
   num_classes: int,
+  form: Form | None = None,
   convolution: str = 'auto',
   dtype: str = 'float32',
   **options: int | float,
@@ -68,8 +71,9 @@ def make(
 
   Args:
     name: name of the model.
-    image_shape: (H, W, C).
+    image_shape: (H, W, C), or the shape of another example.
     num_classes: Y.
+    form: what an example is; None: a picture.
     convolution: a name for `forms.choose`; same values up to rounding.
     dtype: number format of the arithmetic, 'float32' or 'bfloat16'; variables and
       outputs are float32. 'float64', which no knob names, also gives float64 outputs;
@@ -80,28 +84,32 @@ def make(
     KnobError: the images have a shape that the network cannot take.
   """
   part = catalog.part('model', name)
+  form = form or Form()
+  if part.has('vocabulary'):
+    options['vocabulary'] = form.vocabulary
   if part.has('convolutional'):
     options['convolution'] = convolution
   module = part.build(nn.Module, num_classes=num_classes, **options)
   with explaining_errors_of(part):
     try:
-      network = of_module(module, image_shape, dtype)
+      input_dtype = 'int32' if form.content == 'words' else 'float32'
+      network = of_module(module, image_shape, dtype, input_dtype)
     except UsageError as error:
-      height, width = image_shape[:2]
-      raise KnobError(
-        'model', name, f'does not fit images of {height}x{width} pixels: {error}'
-      ) from None
+      size = f'examples of {"x".join(map(str, image_shape))}'
+      if form.kind == 'picture':
+        size = f'images of {image_shape[0]}x{image_shape[1]} pixels'
+      raise KnobError('model', name, f'does not fit {size}: {error}') from None
     if part.registered:
-      _require_outputs(network, image_shape, num_classes)
+      _require_outputs(network, num_classes)
   return network
 
 
-def _require_outputs(network, image_shape, num_classes):
+def _require_outputs(network, num_classes):
   """Raises TypeError unless the network returns right Outputs, also in training."""
   params = jax.tree.leaves(network.shapes.get('params'))
   if any(leaf.dtype != jnp.float32 for leaf in params):
     raise TypeError(f'its params must be float32; see {flag("execution.dtype")}')
-  images = jnp.zeros((2, *image_shape), jnp.float32)
+  images = jnp.zeros((2, *network.image_shape), network.input_dtype)
   in_evaluation = jax.eval_shape(network.apply, network.shapes, images)
   in_training, _ = jax.eval_shape(
     network.train, network.shapes, images, jnp.ones(2), jax.random.key(0)
@@ -175,7 +183,10 @@ def _forward_function(module: nn.Module) -> Callable:
 
 
 def of_module(
-  module: nn.Module, image_shape: tuple[int, int, int], dtype: str = 'float32'
+  module: nn.Module,
+  image_shape: tuple[int, ...],
+  dtype: str = 'float32',
+  input_dtype: str = 'float32',
 ) -> Network:
   """The pure functions of a flax module.
 
@@ -183,8 +194,9 @@ def of_module(
     module: called with images [B, H, W, C] and, if it takes them, `mask`, [B] in
       training and None otherwise, and `train`, whether it trains; returns Outputs, or
       logits alone.
-    image_shape: (H, W, C).
+    image_shape: (H, W, C), or the shape of another example.
     dtype: see `make`.
+    input_dtype: 'float32', or 'int32' for words, which keep their type.
   """
   forward = _forward_function(module)
 
@@ -192,7 +204,7 @@ def of_module(
     return module.init(key, images, None, False, method=forward)
 
   # Only shapes: each number that JAX makes outside a program is a program of its own.
-  images = jax.ShapeDtypeStruct((1, *image_shape), jnp.float32)
+  images = jax.ShapeDtypeStruct((1, *image_shape), input_dtype)
   boxed = jax.eval_shape(initial, jax.eval_shape(jax.random.key, 0), images)
 
   def init(seed):
@@ -206,8 +218,11 @@ def of_module(
     params = jax.tree.map(lambda leaf: leaf.astype(dtype), variables['params'])
     return variables | {'params': params}
 
+  def narrowed_images(images):
+    return images if input_dtype == 'int32' else images.astype(dtype)
+
   def apply(variables, images):
-    images = images.astype(dtype)
+    images = narrowed_images(images)
     return _outputs_of(
       module.apply(narrowed(variables), images, None, False, method=forward)
     )
@@ -215,7 +230,7 @@ def of_module(
   def train(variables, images, mask, key):
     returned, statistics = module.apply(
       narrowed(variables),
-      images.astype(dtype),
+      narrowed_images(images),
       mask,
       True,
       method=forward,
@@ -237,6 +252,7 @@ def of_module(
     train=train,
     image_shape=tuple(image_shape),
     layers=functools.partial(layers_of, apply_as_is, images, shapes),
+    input_dtype=input_dtype,
   )
 
 
@@ -258,9 +274,13 @@ def require_filler_ignored(network: Network) -> None:
     return outputs.logits[:num_real], statistics
 
   variables = network.init(0)
-  images = rng.normal(size=shape).astype(np.float32)
+  if network.input_dtype == 'int32':
+    images, filler = (rng.integers(0, 2, shape, np.int32) for _ in range(2))
+  else:
+    images = rng.normal(size=shape).astype(np.float32)
+    filler = 3.0 * rng.normal(size=shape)
   results = [jax.device_get(trained(variables, images))]
-  images[num_real:] = 3.0 * rng.normal(size=shape)[num_real:]
+  images[num_real:] = filler[num_real:]
   results.append(jax.device_get(trained(variables, images)))
   pairs = zip(jax.tree.leaves(results[0]), jax.tree.leaves(results[1]), strict=True)
   for before, after in pairs:

@@ -81,7 +81,7 @@ def training_memory(
     image_shape: (H, W, C).
     batch_size: B.
   """
-  images = jax.ShapeDtypeStruct((batch_size, *image_shape), np.float32)
+  images = jax.ShapeDtypeStruct((batch_size, *image_shape), network.input_dtype)
   shapes_of_lane = functools.partial(_arrays_of_lane, network, algorithm)
   lane = jax.eval_shape(shapes_of_lane, network.shapes, images)
   backward_bytes = tree.num_bytes(lane.backward)
@@ -112,7 +112,7 @@ def _arrays_of_lane(network, algorithm, variables, images):
   server = Server(variables, algorithm.init_server(variables))
   client_memory = algorithm.init_client(variables)
   frozen = algorithm.frozen(algorithm.broadcast(server), client_memory)
-  mask = images[:, 0, 0, 0]
+  mask = images.reshape(len(images), -1)[:, 0].astype(np.float32)
 
   def train(params):
     trained = variables | {'params': params}

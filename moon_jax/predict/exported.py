@@ -79,7 +79,8 @@ def write_network(
     scale: the numbers of black and white; None, of an older run: grey levels.
 
   Raises:
-    UsageError: the network is not of the catalog, or a package is missing.
+    UsageError: the network is not of the catalog, its examples are no pictures of grey
+      levels, or a package is missing.
     RunError: a file cannot be written.
   """
   options = NetworkOptions(config)
@@ -88,6 +89,12 @@ def write_network(
       f'{str(path)!r} cannot be written: {flag("model", options.model)} is a network '
       'of your own, whose layers only your code knows. A file that ends in '
       '.safetensors or .npz takes its weights.'
+    )
+  form = metadata['images'].get('form') or {'content': 'levels'}
+  if form['content'] != 'levels':
+    raise UsageError(
+      f'{str(path)!r} cannot be written: files for PyTorch and ONNX are for pictures '
+      'of grey levels. A file that ends in .safetensors or .npz takes the weights.'
     )
   network = networks.describe(options.model, options.model_options, variables)
   facts = _facts(metadata, config, scale or Scale())

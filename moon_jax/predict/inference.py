@@ -26,11 +26,10 @@ from moon_jax.core import client_names, files, weights
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.outputs import MODEL_SUFFIXES, WEIGHT_SUFFIXES, any_of
 from moon_jax.core.paths import expand
-from moon_jax.core.types import Outputs, PyTree, Scale
-from moon_jax.data import pickles, sources
+from moon_jax.core.types import Form, Outputs, PyTree, Scale
+from moon_jax.data import forms, pickles, sources
 from moon_jax.data.device import normalise
 from moon_jax.data.errors import one_line
-from moon_jax.data.pixels import with_channels
 from moon_jax.data.scale import (
   FEW_LEVELS,
   grey_levels,
@@ -103,14 +102,22 @@ class Trained:
     return None if number is None else self.about.get('client_name', str(number))
 
   @property
-  def image_shape(self) -> tuple[int, int, int]:
-    """(H, W, C)."""
+  def image_shape(self) -> tuple[int, ...]:
+    """(H, W, C), or the shape of another example, its channels last."""
     return tuple(self.about['images']['shape'])
 
   @property
   def scale(self) -> Scale | None:
-    """The numbers of black and white in the run's images; None in runs before 0.4.0."""
+    """The numbers of black and white in the run's images.
+
+    None in runs before 0.4.0, and of data that are no grey levels.
+    """
     return _scale(self.about['images'])
+
+  @property
+  def form(self) -> Form:
+    """What the run's examples are."""
+    return _form(self.about['images'])
 
   @property
   def data_digest(self) -> str:
@@ -128,17 +135,21 @@ class Trained:
 
   @functools.cached_property
   def forward(self) -> Callable[[PyTree, np.ndarray], Outputs]:
-    """(variables, `grey_levels` [B, H, W, C] uint8) -> Outputs in evaluation mode."""
+    """(variables, `grey_levels` [B, H, W, C] uint8) -> Outputs in evaluation mode.
+
+    Of data that are no grey levels it takes `examples` in place of them.
+    """
     images = self.about['images']
     mean, std = (np.asarray(images[name], np.float32) for name in ('mean', 'std'))
+    content = self.form.content
 
     def forward(variables, levels):
-      if levels.dtype != np.uint8:
+      if content == 'levels' and levels.dtype != np.uint8:
         raise UsageError(
           f'forward takes grey levels, uint8, and not {levels.dtype}: '
           'grey_levels(images) makes them.'
         )
-      return self.network.apply(variables, normalise(levels, mean, std))
+      return self.network.apply(variables, normalise(levels, mean, std, content))
 
     return jax.jit(forward)
 
@@ -154,7 +165,28 @@ class Trained:
     Raises:
       UsageError: see `predict`.
     """
-    return as_batch(images, self.image_shape, self.scale)
+    if self.form.content != 'levels':
+      raise UsageError(
+        f'The {forms.plural(self.form)} of this model are no grey levels: use '
+        'examples(arrays).'
+      )
+    return as_batch(images, self.image_shape, self.scale, self.form)
+
+  def examples(self, arrays: np.ndarray) -> np.ndarray:
+    """Examples as the network sees them before they are normalised; for `forward`.
+
+    Args:
+      arrays: as for `predict`.
+
+    Returns:
+      [M, ...] `grey_levels` of pictures, otherwise the numbers, with channels last.
+
+    Raises:
+      UsageError: see `predict`.
+    """
+    if self.form.content == 'levels':
+      return self.grey_levels(arrays)
+    return as_numbers(arrays, self.image_shape, self.form)
 
   def predict(self, images: np.ndarray) -> Predictions:
     """Classifies images as the run's own tests do, in batches that are filled up.
@@ -162,7 +194,7 @@ class Trained:
     Args:
       images: [M, H, W] or [M, H, W, C] of the size of the training images, and on their
         `scale`: numbers as in the run's data. They are normalised by the training
-        images' statistics.
+        images' statistics. Other examples have the axes of the run's data.
 
     A UserWarning says so if these images use hardly any of the scale, as those divided
     by 255 once too often do.
@@ -170,8 +202,9 @@ class Trained:
     Raises:
       UsageError: the array has another shape, type or scale, or is empty.
     """
-    levels = self.grey_levels(images)
-    self._warn_if_dark(images)
+    levels = self.examples(images)
+    if self.form.content == 'levels':
+      self._warn_if_dark(images)
     batches = [
       self._predict_batch(levels[first : first + evaluation.BATCH_SIZE])
       for first in range(0, len(levels), evaluation.BATCH_SIZE)
@@ -186,7 +219,8 @@ class Trained:
     """Loads the run's test split, for `predict`; downloads nothing.
 
     The images [M, H, W, C] are on the run's `scale`: uint8 if it is 0 to 255, otherwise
-    floats. The labels are [M] int32.
+    floats. Other examples have their numbers. The axes are those of the run's data. The
+    labels are [M] int32.
 
     Args:
       trust_pickles: whether pickled files of the run's data may run their code, as
@@ -210,7 +244,7 @@ class Trained:
     images = data.test_images
     if self.scale:
       images = numbers_of(images, self.scale)
-    return images, data.test_labels
+    return forms.as_in_source(images, self.form), data.test_labels
 
   def save(self, path: str | pathlib.Path) -> None:
     """Writes the model to a file that other programs read.
@@ -370,14 +404,24 @@ def _config_and_network(
   except config_lib.ConfigError as error:
     raise NoCheckpointError(f'{config_file}: {error.problems[0]}') from None
   images = saved['images']
-  if {len(images['mean']), len(images['std'])} != {images['shape'][2]}:
+  shape = tuple(images['shape'])
+  try:
+    form = _form(images)
+    shapes = {np.shape(np.asarray(images[name], float)) for name in ('mean', 'std')}
+  except (TypeError, ValueError):
+    raise NoCheckpointError(
+      f'{config_file} is damaged: its form, mean or std cannot be read.'
+    ) from None
+  if len(shapes) != 1 or not shapes <= {shape[-1:], shape}:
     raise NoCheckpointError(
       f'{config_file} is damaged: mean and std must be of each channel.'
     )
+  if not forms.is_valid(form, shape):
+    raise NoCheckpointError(f'{config_file} is damaged: {tuple(form)} is no form.')
   scale = _scale(images)
   if scale and not is_valid_scale(scale):
     raise NoCheckpointError(f'{config_file} is damaged: {tuple(scale)} is no scale.')
-  network = make_network(NetworkOptions(config), tuple(images['shape']), num_classes)
+  network = make_network(NetworkOptions(config), shape, num_classes, form=form)
   return config, network
 
 
@@ -387,8 +431,51 @@ def _scale(images: run_directory.Record) -> Scale | None:
   return Scale(**saved) if saved else None
 
 
+def _form(images: run_directory.Record) -> Form:
+  """The form that config.json or a file of weights has."""
+  saved = images.get('form')
+  if not saved:
+    return Form()
+  form = Form(**saved)
+  return form._replace(range=tuple(form.range))
+
+
+def as_numbers(arrays: np.ndarray, shape: tuple[int, ...], form: Form) -> np.ndarray:
+  """Examples that are no grey levels, with their channels last.
+
+  Args:
+    arrays: the user's array, with the axes of the run's data.
+    shape: shape of an example of these data, channels last.
+    form: what it is.
+
+  Raises:
+    UsageError: the array has another shape or type, a number beyond the form's, or is
+      empty.
+  """
+  arrays = np.asarray(arrays)
+  name = f'The array of {forms.plural(form)}'
+  if fault := forms.numbers_fault(name, arrays, form):
+    raise UsageError(f'{fault}.')
+  batch = forms.arranged(arrays, form) if forms.has_axes(arrays, form) else arrays
+  if batch.shape[1:] != shape or not len(batch):
+    expected = forms.as_in_source(np.empty((1, *shape), bool), form).shape[1:]
+    sizes = ', '.join(map(str, expected))
+    raise UsageError(
+      f'{name} has shape {arrays.shape}; this network needs [M, {sizes}], M >= 1.'
+    )
+  # Every number keeps its value, as in training; see `forms.as_stored`.
+  try:
+    (batch,), _ = forms.as_stored([batch], form)
+  except OverflowError as error:
+    raise UsageError(f'{name}: {error}.') from None
+  return batch
+
+
 def as_batch(
-  images: np.ndarray, shape: tuple[int, int, int], scale: Scale | None
+  images: np.ndarray,
+  shape: tuple[int, int, int],
+  scale: Scale | None,
+  form: Form | None = None,
 ) -> np.ndarray:
   """The images as [M, H, W, C] uint8.
 
@@ -397,11 +484,13 @@ def as_batch(
     shape: (H, W, C) of the images that the network was trained on.
     scale: the scale of these images; None, of an older run: integers are in [0, 255],
       floats in [0, 1].
+    form: what they are; None: pictures whose shape says where the channels are.
 
   Raises:
     UsageError: they have another scale, another shape, or are none.
   """
   images = np.asarray(images)
+  form = form or Form()
   scale = scale or scale_of(images)
   if fault := not_finite_fault(images):
     raise UsageError(f'The array of images is {images.dtype}, and {fault}.')
@@ -411,7 +500,7 @@ def as_batch(
       f'{words_of(scale)}. Convert them to these.'
     )
   images = grey_levels(images, scale)
-  batch = with_channels(images) if images.ndim in (3, 4) else images
+  batch = forms.arranged(images, form) if forms.has_axes(images, form) else images
   if batch.ndim != 4 or batch.shape[1:] != shape or not len(batch):
     sizes = ', '.join(map(str, shape if shape[2] > 1 else shape[:2]))
     raise UsageError(

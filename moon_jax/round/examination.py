@@ -22,7 +22,7 @@ def with_empty_sums(algorithm: Algorithm, network: Network) -> Algorithm:
     return algorithm
 
   def examine_one_image(variables):
-    images = jnp.zeros((1, *network.image_shape))
+    images = jnp.zeros((1, *network.image_shape), network.input_dtype)
     batch = Batch(images, labels=jnp.zeros(1, jnp.int32), mask=jnp.ones(1))
     return algorithm.examine(network.apply(variables, images), batch)
 

@@ -103,7 +103,7 @@ def of_known_length(
   def train_client(progress, example_rows, num_real, images, labels, represented):
     key = step_key(scalars.seed, work.round, progress.client, progress.num_steps)
     # [C, H, W, B] -> [B, H, W, C]
-    batch = masked(images.transpose(3, 1, 2, 0), labels, num_real)
+    batch = masked(jnp.swapaxes(images, 0, -1), labels, num_real)
     references = frozen.references(
       represented=represented,
       progress=progress,
@@ -132,7 +132,7 @@ def of_known_length(
       represented = frozen.represent_ahead(models, images)
       # [L, G, B, H, W, C] -> [G, L, C, H, W, B]: the batch comes last, as convolutions
       # want it, and is not moved in each step.
-      images = images.transpose(1, 0, 5, 3, 4, 2)
+      images = jnp.swapaxes(jnp.swapaxes(images, 2, -1), 0, 1)
       labels = examples.labels[example_rows]
       inputs = example_rows, num_real, images, labels, represented
       return jax.lax.scan(step, lanes, inputs)

@@ -23,6 +23,7 @@ from moon_jax.config.cli import Request
 from moon_jax.core import activity, files, tree
 from moon_jax.core.errors import printable
 from moon_jax.core.types import State
+from moon_jax.data import forms
 from moon_jax.models import cpu_kernels
 from moon_jax.platform import hosts
 from moon_jax.runner import run_directory
@@ -211,9 +212,18 @@ class Console(Callback):
       megabytes = client_memory.bytes_per_client / 1e6
       self.say(f'memories of clients: on disk, {megabytes:,.2f} MB each')
     num_parameters = tree.num_parameters(state.server.variables['params'])
-    shape = 'x'.join(map(str, experiment.tests.examples.images.shape[1:]))
+    images = experiment.tests.examples.images
+    shape = 'x'.join(map(str, images.shape[1:]))
+    form = experiment.data.form
+    noun = 'images' if form.kind == 'picture' else forms.plural(form)
+    if form.content != 'levels':
+      num_bytes = experiment.data.train.examples.images.nbytes + images.nbytes
+      self.say(
+        f'data: {noun} of {shape}, {images.dtype}, {num_bytes / 1e6:,.1f} MB on each '
+        f'device; normalize={form.normalize}'
+      )
     self.say(
-      f'model: {config.model} on images of {shape}, {num_parameters:,} parameters; '
+      f'model: {config.model} on {noun} of {shape}, {num_parameters:,} parameters; '
       f'clients in a round: {planner.participation.cohort_size}, '
       f'lanes: {layout.num_lanes} on {layout.num_devices} '
       f'device{"s" if layout.num_devices > 1 else ""}'

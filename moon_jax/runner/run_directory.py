@@ -22,6 +22,7 @@ from moon_jax.config.cli import Request
 from moon_jax.core import files, paths
 from moon_jax.core.errors import KnobError, NoCheckpointError, UsageError
 from moon_jax.core.flags import option
+from moon_jax.core.types import Form
 from moon_jax.runner import layout, provenance
 from moon_jax.runner import lease as lease_lib
 from moon_jax.runner.layout import CONFIG, METRICS, PARTITION, SUMMARY, TIMINGS
@@ -309,8 +310,8 @@ def save_partition(workdir: pathlib.Path, experiment: Experiment) -> None:
 def describe_images(experiment: Experiment) -> Record:
   """What a network needs in order to classify other images.
 
-  It is their shape, mean and deviation, the scale that they are taken on, and the names
-  of the classes if there are some.
+  It is their shape, mean and deviation, the scale that they are taken on (or the form
+  of other data), and the names of the classes if there are some.
   """
   test = experiment.tests.examples
   description = {
@@ -319,6 +320,10 @@ def describe_images(experiment: Experiment) -> Record:
     'std': np.asarray(test.std).tolist(),
     'scale': experiment.data.scale._asdict(),
   }
+  if experiment.data.form != Form():
+    description['form'] = experiment.data.form._asdict()
+  if experiment.data.form.content != 'levels':
+    description['scale'] = None
   if experiment.data.class_names:
     description['class_names'] = list(experiment.data.class_names)
   return description

@@ -12,7 +12,7 @@ import pytest
 from moon_jax import catalog, config, models
 from moon_jax.algorithms.prototypes import ClassSums
 from moon_jax.catalog import parts
-from moon_jax.core.types import Layers, Server
+from moon_jax.core.types import Form, Layers, Server
 from moon_jax.models import convolution
 
 FLAT = config.flatten(config.validate(config.defaults()))
@@ -130,7 +130,19 @@ def test_traits_of_a_model_are_those_of_its_network(part):
   chosen = options(part)
   if 'norm' in part.knobs:
     chosen['norm'] = 'batch'
-  network = models.make(part.name, image_shape=(32, 32, 3), num_classes=10, **chosen)
+  shapes = {
+    'of_pictures': (32, 32, 3),
+    'of_signals': (32, 3),
+    'of_volumes': (8, 8, 8, 1),
+    'of_words': (8,),
+  }
+  trait = next(trait for trait in shapes if part.has(trait))
+  form = Form()
+  if trait == 'of_words':
+    form = Form(kind='words', content='words', vocabulary=5)
+  network = models.make(
+    part.name, image_shape=shapes[trait], num_classes=10, form=form, **chosen
+  )
   assert part.has('normalized') == ('batch_stats' in network.shapes)
 
 

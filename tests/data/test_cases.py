@@ -13,6 +13,7 @@ from moon_jax.data import partition, sources
 from moon_jax.data.dataset import Split, arrays_dataset, split_fault
 from moon_jax.data.errors import DataError
 from moon_jax.data.federated import assembled
+from moon_jax.data.forms import Reading
 from moon_jax.data.scale import grey_levels, scale_of
 from moon_jax.predict import inference
 from tests.data.federations import datasets, save_arrays
@@ -26,7 +27,7 @@ NAMES = np.array(['cat', 'dog', 'owl'])
 
 
 def loaded(x, y, declared_range=''):
-  return arrays_dataset('it', 'it', (x, y, x, y), declared_range=declared_range)
+  return arrays_dataset('it', 'it', (x, y, x, y), reading=Reading(declared_range))
 
 
 # --- arrays ---------------------------------------------------------------------------
@@ -143,7 +144,6 @@ def test_labels_in_a_column_are_taken_as_they_are():
     ((4, 8, 8), True),
     ((3, 4, 4), True),
     ((16, 12, 3), False),
-    ((2, 8, 8), False),  # 2 is no number of channels
     ((1, 50, 3), False),  # an image of one row
     ((3, 8, 2), False),
     ((3, 8), False),

@@ -31,13 +31,13 @@ DECLARED = ('', '', '0,1', '-1,1', '0,16', '0,255', '0,4095', '0.5,7')
 # --- the data of a draw ---------------------------------------------------------------
 
 
-def drawn_images(rng, dtype, ends):
+def drawn_images(rng, dtype, ends, shape=SHAPE):
   """Numbers of a range; the ends, and numbers that many dtypes have, are among them."""
   dtype = np.dtype(dtype)
   low, high = ends
   if dtype.kind != 'f':
     low, high = max(low, np.iinfo(dtype).min), min(high, np.iinfo(dtype).max)
-  numbers = rng.uniform(low, high, (len(LABELS), *SHAPE))
+  numbers = rng.uniform(low, high, (len(LABELS), *shape))
   quarters = low + (high - low) * rng.integers(0, 5, numbers.shape) / 4
   numbers = np.where(rng.random(numbers.shape) < 0.5, quarters, numbers)
   if dtype.kind != 'f':

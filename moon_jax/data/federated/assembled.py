@@ -13,10 +13,12 @@ import numpy as np
 from moon_jax.core.errors import printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
-from moon_jax.core.types import Dataset, Scale
+from moon_jax.core.types import Dataset, Form, Scale
+from moon_jax.data import forms
 from moon_jax.data.dataset import Split, checked_dataset, flat, split_fault
 from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import users
+from moon_jax.data.forms import Reading
 from moon_jax.data.scale import (
   FLOAT_RANGE,
   grey_levels,
@@ -59,6 +61,7 @@ class Federation(NamedTuple):
     class_names: [Y], if the data have them.
     validation: a single user with the examples kept for validation, or nobody.
     scale: the scale that the images have in the source.
+    form: what the arrays hold; they keep the axes of the source.
   """
 
   data_flag: str
@@ -69,6 +72,7 @@ class Federation(NamedTuple):
   class_names: Sequence[str] = ()
   validation: Iterable[User] = ()
   scale: Scale = Scale()
+  form: Form = Form()
 
 
 class Examples(NamedTuple):
@@ -175,17 +179,19 @@ def each_once(data_flag: str, users_read: Iterable[User]) -> Iterator[User]:
 
 def on_one_scale(
   federation: Federation,
-  declared_range: str,
+  reading: Reading,
   float_range: tuple[float, float] = FLOAT_RANGE,
 ) -> Federation:
   """The federation with grey levels: the first training user's dtype decides the scale.
+
+  Numbers that are no grey levels stay what they are, and have the first user's form.
 
   It reads this user. When the others are read, they are held to the scale. After the
   last training user a line of the output says so if all use little of the range.
 
   Args:
     federation: the users with the images of the source.
-    declared_range: value of the knob `data.range`.
+    reading: how the arrays are read.
     float_range: the numbers of black and white in floats, if the dtype decides.
 
   Raises:
@@ -195,10 +201,19 @@ def on_one_scale(
   first_user = next(train, None)
   if first_user is None:
     return federation  # `joined` says that there is nobody
-  scale = scale_of(first_user.images, declared_range, float_range)
-  every_user = _telling_if_narrow(
-    federation.data_flag, itertools.chain([first_user], train), scale
-  )
+  form = forms.form_of(federation.data_flag, 'images', first_user.images, reading)
+  every_user = itertools.chain([first_user], train)
+  if form.content != 'levels':
+    return federation._replace(
+      train=_with_numbers(every_user, form),
+      test=_with_numbers(federation.test, form),
+      validation=federation.validation and _with_numbers(federation.validation, form),
+      form=form,
+    )
+  scale = scale_of(first_user.images, reading.range, float_range)
+  if notice := forms.notice_of(first_user.images, form):
+    print(f'{federation.data_flag}: {notice}', file=sys.stderr)
+  every_user = _telling_if_narrow(federation.data_flag, every_user, scale)
   return federation._replace(
     train=_with_levels('training', every_user, scale),
     test=_with_levels('the test', federation.test, scale),
@@ -206,7 +221,16 @@ def on_one_scale(
     validation=federation.validation
     and _with_levels('validation', federation.validation, scale),
     scale=scale,
+    form=form,
   )
+
+
+def _with_numbers(users_read, form):
+  """The users, held to the form of all."""
+  for user in users_read:
+    if fault := forms.numbers_fault('images', user.images, form):
+      raise DataError(f'{user.owner}: {fault}.')
+    yield user
 
 
 def _with_levels(purpose, users_read, scale):
@@ -235,7 +259,7 @@ def two_files(
   test_path: str,
   image: str,
   label: str,
-  declared_range: str,
+  reading: Reading,
 ) -> Federation:
   """The federation of a file of training examples and a file of test examples.
 
@@ -245,7 +269,7 @@ def two_files(
     test_path: path of the test examples.
     image: name of the images; '' stands for the usual names.
     label: name of the labels, likewise.
-    declared_range: value of the knob `data.range`.
+    reading: how the arrays are read.
   """
   data_flag = flag('data.path', path)
   test_flag = flag('data.test_path', test_path)
@@ -255,13 +279,13 @@ def two_files(
     train=each_once(data_flag, read(data_flag, path, image, label)),
     test=each_once(test_flag, read(test_flag, test_path, image, label)),
   )
-  return on_one_scale(federation, declared_range)
+  return on_one_scale(federation, reading)
 
 
 def two_splits(
   path: str,
   read: Callable[[str, pathlib.Path, str], Iterable[User]],
-  declared_range: str,
+  reading: Reading,
   float_range: tuple[float, float] = FLOAT_RANGE,
 ) -> Federation:
   """The federation in a folder.
@@ -269,7 +293,7 @@ def two_splits(
   Args:
     path: the folder.
     read: (data_flag, folder, split) -> the users of a split.
-    declared_range: value of the knob `data.range`.
+    reading: how the arrays are read.
     float_range: the numbers of black and white in floats, if the dtype decides.
   """
   data_flag = flag('data.path', path)
@@ -280,7 +304,7 @@ def two_splits(
     train=each_once(data_flag, read(data_flag, folder, 'train')),
     test=each_once(data_flag, read(data_flag, folder, 'test')),
   )
-  return on_one_scale(federation, declared_range, float_range)
+  return on_one_scale(federation, reading, float_range)
 
 
 def files_in(
@@ -333,5 +357,7 @@ def dataset_of(federation: Federation) -> Dataset:
     arrays,
     num_classes=federation.num_classes,
     class_names=federation.class_names,
+    form=federation.form,
+    numbers_are_checked=True,
   )._replace(scale=federation.scale)
   return users.named(data_flag, dataset, train.user_names, test.user_names)

@@ -6,9 +6,12 @@
 from moon_jax.data import npz
 from moon_jax.data.errors import DataError
 from moon_jax.data.federated import assembled
+from moon_jax.data.forms import Reading
 
 
-def load_folder(path: str, range: str = '') -> assembled.Federation:
+def load_folder(
+  path: str, range: str = '', axes: str = '', normalize: str = 'auto'
+) -> assembled.Federation:
   """Loads a folder of .npz files, one for each client; each client is a user.
 
   The users are in the order of the files' names.
@@ -18,12 +21,16 @@ def load_folder(path: str, range: str = '') -> assembled.Federation:
       all four, as in `npz.load_npz`. The name of the user is in the array `client`, or
       else it is the file's name without .npz.
     range: numbers of black and white, 'LOW,HIGH'; '': as in `npz.load_npz`.
+    axes: as in `npz.load_npz`.
+    normalize: as in `npz.load_npz`.
 
   Raises:
     DataError: also when read: it is no such folder, a file is unusable, or two files
       have the same user.
   """
-  return assembled.two_splits(path, _read, range)
+  return assembled.two_splits(
+    path, _read, Reading(range=range, axes=axes, normalize=normalize)
+  )
 
 
 def _read(data_flag, folder, split):

@@ -12,12 +12,19 @@ from moon_jax.core.errors import printable
 from moon_jax.core.paths import expand
 from moon_jax.data.errors import DataError, one_line
 from moon_jax.data.federated import assembled
+from moon_jax.data.forms import Reading
 
 _GROUP = 'examples'
 
 
 def load_hdf5(
-  path: str, test_path: str, image: str = '', label: str = '', range: str = ''
+  path: str,
+  test_path: str,
+  image: str = '',
+  label: str = '',
+  range: str = '',
+  axes: str = '',
+  normalize: str = 'auto',
 ) -> assembled.Federation:
   """Loads a file of TensorFlow Federated; users are in the order of their names.
 
@@ -27,11 +34,20 @@ def load_hdf5(
     image: name of the images; '' stands for the usual names.
     label: name of the labels, likewise.
     range: numbers of black and white, 'LOW,HIGH'; '': as in `npz.load_npz`.
+    axes: as in `npz.load_npz`.
+    normalize: as in `npz.load_npz`.
 
   Raises:
     DataError: also when read: a file is missing, damaged or laid out in another way.
   """
-  return assembled.two_files(_read, path, test_path, image, label, range)
+  return assembled.two_files(
+    _read,
+    path,
+    test_path,
+    image,
+    label,
+    Reading(range=range, axes=axes, normalize=normalize),
+  )
 
 
 def _read(data_flag, path, image, label):

@@ -19,6 +19,7 @@ from moon_jax.data import drawn_test, split_names
 from moon_jax.data.dataset import arrays_dataset
 from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import assembled
+from moon_jax.data.forms import Reading
 from moon_jax.data.pictures import common_mode, decode_picture
 from moon_jax.data.split_names import TEST, TRAIN, VALIDATION
 
@@ -87,6 +88,8 @@ def load_huggingface(
   test_seed: int = 0,
   image_size: int = 0,
   range: str = '',
+  axes: str = '',
+  normalize: str = 'auto',
 ) -> assembled.Federation | Dataset:
   """Loads splits of Hugging Face; users, if a column has their ids, in ascending order.
 
@@ -109,11 +112,14 @@ def load_huggingface(
     image_size: pixels of each side, to which pictures are resized bilinearly; 0 if all
       have one size.
     range: numbers of black and white in arrays, 'LOW,HIGH'; '': as in `npz.load_npz`.
+    axes: as in `npz.load_npz`.
+    normalize: as in `npz.load_npz`.
 
   Raises:
     DataError: it is no such folder, or lacks a split or a column.
   """
   data_flag = flag('data.path', path)
+  reading = Reading(range=range, axes=axes, normalize=normalize)
   splits = _opened(data_flag, path, label)
   splits = _divided(data_flag, splits, client, label, test_fraction, test_seed)
   columns = _columns(data_flag, splits[:3], image, label, image_size)
@@ -134,7 +140,7 @@ def load_huggingface(
       validation=_users(data_flag, read_validation) if read_validation else (),
     )
     _say(data_flag, splits.notice)
-    return assembled.on_one_scale(federation, range)
+    return assembled.on_one_scale(federation, reading)
   arrays, array_names = [], []
   reads = {TRAIN: read_train, TEST: read_test, VALIDATION: read_validation}
   for split_name, read in reads.items():
@@ -146,7 +152,7 @@ def load_huggingface(
     data_flag,
     name,
     arrays,
-    declared_range=range,
+    reading=reading,
     num_classes=columns.num_classes,
     class_names=columns.class_names,
     array_names=array_names,

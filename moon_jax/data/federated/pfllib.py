@@ -14,12 +14,17 @@ from moon_jax.core import files
 from moon_jax.data import pickles
 from moon_jax.data.errors import one_line
 from moon_jax.data.federated import assembled
+from moon_jax.data.forms import Reading
 
 _FLOAT_RANGE = (-1.0, 1.0)  # of images that PFLlib's own scripts write
 
 
 def load_pfllib(
-  path: str, trust_pickles: bool = False, range: str = ''
+  path: str,
+  trust_pickles: bool = False,
+  range: str = '',
+  axes: str = '',
+  normalize: str = 'auto',
 ) -> assembled.Federation:
   """Loads the clients of PFLlib, in the order of their numbers.
 
@@ -29,13 +34,17 @@ def load_pfllib(
     trust_pickles: whether files that hold pickles only are unpickled by Python, which
       runs whatever code is in them.
     range: numbers of black and white, 'LOW,HIGH'; '': as above.
+    axes: as in `npz.load_npz`.
+    normalize: as in `npz.load_npz`.
 
   Raises:
     DataError: also when read: a file is missing, damaged or laid out in another way, or
       is a pickle that is not trusted.
   """
   read = functools.partial(_read, trust_pickles=trust_pickles)
-  return assembled.two_splits(path, read, range, _FLOAT_RANGE)
+  return assembled.two_splits(
+    path, read, Reading(range=range, axes=axes, normalize=normalize), _FLOAT_RANGE
+  )
 
 
 def _read(data_flag, folder, split, *, trust_pickles):

@@ -21,6 +21,7 @@ from moon_jax.core.errors import printable
 from moon_jax.core.paths import expand
 from moon_jax.data.errors import one_line
 from moon_jax.data.federated import assembled
+from moon_jax.data.forms import Reading
 
 _ARRAY_CODE = 1  # of msgpack's extension types
 # Ending of a file with changes -> how it begins.
@@ -38,7 +39,13 @@ _STEPS_PER_CALL, _MAX_STEPS = 100_000, 20_000_000
 
 
 def load_sqlite(
-  path: str, test_path: str, image: str = '', label: str = '', range: str = ''
+  path: str,
+  test_path: str,
+  image: str = '',
+  label: str = '',
+  range: str = '',
+  axes: str = '',
+  normalize: str = 'auto',
 ) -> assembled.Federation:
   """Loads a database of FedJAX; users are in the order of the rows.
 
@@ -48,12 +55,21 @@ def load_sqlite(
     image: name of the images; '' stands for the usual names.
     label: name of the labels.
     range: numbers of black and white, 'LOW,HIGH'; '': as in `npz.load_npz`.
+    axes: as in `npz.load_npz`.
+    normalize: as in `npz.load_npz`.
 
   Raises:
     DataError: also when read: a database is missing, damaged or laid out in another
       way, or has a view, a trigger or a virtual table.
   """
-  return assembled.two_files(_read, path, test_path, image, label, range)
+  return assembled.two_files(
+    _read,
+    path,
+    test_path,
+    image,
+    label,
+    Reading(range=range, axes=axes, normalize=normalize),
+  )
 
 
 def _read(data_flag, path, image, label):

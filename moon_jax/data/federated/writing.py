@@ -9,7 +9,7 @@ import numpy as np
 
 from moon_jax.core import signals
 from moon_jax.core.errors import RunError
-from moon_jax.core.flags import option
+from moon_jax.core.flags import flag, option
 from moon_jax.core.types import Dataset, Scale
 from moon_jax.data.dataset import Split, pair_fault, split_fault
 from moon_jax.data.errors import DataError
@@ -53,6 +53,12 @@ def write(
   Raises:
     RunError: the data are unusable, or the folder cannot be written.
   """
+  if federation.form.content != 'levels' or federation.form.axes:
+    raise DataError(
+      f'{federation.data_flag}: records are for pictures of grey levels, with their '
+      f'channels last and without {flag("data.axes")}; {option("out", f"{out}.npz")} '
+      'keeps other arrays.'
+    )
   partial = out.with_name(f'{out.name}.partial-{os.getpid()}')
   with signals.unfinished(partial):
     try:

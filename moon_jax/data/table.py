@@ -1,0 +1,237 @@
+"""Tables in CSV or Parquet files: a row is an example, and its columns are numbers."""
+
+import os
+import pathlib
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from moon_jax.core import files
+from moon_jax.core.errors import KnobError
+from moon_jax.core.flags import flag
+from moon_jax.core.paths import expand
+from moon_jax.core.types import Dataset
+from moon_jax.data import drawn_test
+from moon_jax.data.dataset import arrays_dataset
+from moon_jax.data.errors import DataError, listed, one_line
+from moon_jax.data.federated import assembled, users
+from moon_jax.data.forms import Reading
+
+SUFFIXES = ('.csv', '.parquet')
+
+
+class _Columns(NamedTuple):
+  """The columns of a table.
+
+  Attributes:
+    label: the column of the labels.
+    client: the column of the user ids; '' if there is none.
+    categories: columns of words or codes -> their categories, in ascending order.
+    numbers: the other columns.
+  """
+
+  label: str
+  client: str
+  categories: dict[str, list]
+  numbers: list[str]
+
+  @property
+  def feature_names(self) -> list[str]:
+    """Names of the features, in order: 'age', ..., 'job=clerk', ..."""
+    one_hot = [
+      f'{column}={category}'
+      for column, categories in self.categories.items()
+      for category in categories
+    ]
+    return self.numbers + one_hot
+
+
+def load_table(
+  path: str,
+  client: str,
+  label: str = '',
+  categories: str = '',
+  test_fraction: float = 0.0,
+  test_seed: int = 0,
+  range: str = '',
+  axes: str = '',
+  normalize: str = 'auto',
+) -> Dataset:
+  """Loads a table; a line of the output names the features.
+
+  Args:
+    path: a .csv or .parquet file, of which `test_fraction` is drawn for the test; or a
+      folder with train.csv and test.csv (or .parquet).
+    client: the column of user ids; '': no column.
+    label: the column of the labels, integers or text; '': label, labels or y.
+    categories: columns of words or codes, with commas between, each of which becomes
+      one column of 0 and 1 for each category. All other columns are numbers.
+    test_fraction: fraction of the rows of each user, or of each class if there is no
+      column of users, that are drawn for the test; 0 if there is a test file.
+    test_seed: seed of the draw.
+    range: as in `npz.load_npz`.
+    axes: '' or 'D'.
+    normalize: as in `npz.load_npz`.
+
+  Raises:
+    DataError: a file or a column is missing or unusable.
+  """
+  data_flag = flag('data.path', path)
+  if axes not in ('', 'D'):
+    raise KnobError('data.axes', axes, "must be D or '' for a table.")
+  train, test = _frames(data_flag, expand(path), test_fraction)
+  label = assembled.label_name(data_flag, label, train.columns)
+  if test is None:
+    kinds = train[client or label].tolist() if (client or label) in train else []
+    if client and not kinds:
+      raise _missing(data_flag, 'client', client, train)
+    is_test = drawn_test.is_test(kinds, test_fraction, test_seed)
+    columns = _columns(data_flag, train, label, client, categories)
+    train, test = train[~is_test], train[is_test]
+  else:
+    columns = _columns(data_flag, train, label, client, categories)
+  print(f'{data_flag}: features: {", ".join(columns.feature_names)}', file=sys.stderr)
+  arrays = []
+  for name, frame in (('training', train), ('test', test)):
+    arrays += [
+      _features(f'{data_flag}: the {name} rows', frame, columns),
+      _plain(frame, columns.label),
+    ]
+  dataset = arrays_dataset(
+    data_flag,
+    pathlib.Path(path).stem,
+    arrays,
+    reading=Reading(range=range, axes='D', normalize=normalize),
+    array_names=(
+      *('the training features', f'the training {label}'),
+      *('the test features', f'the test {label}'),
+    ),
+  )
+  if not client:
+    return dataset
+  ids = [_plain(frame, client) for frame in (train, test)]
+  return users.named(data_flag, dataset, train_users=ids[0], test_users=ids[1])
+
+
+def _frames(
+  data_flag: str, path: pathlib.Path, test_fraction: float
+) -> tuple[Any, Any | None]:
+  """The training rows and the test rows; None for these if they are to be drawn."""
+  if not os.path.isdir(path):
+    if not test_fraction:
+      raise DataError(
+        f'{data_flag} is one table: {flag("data.test_fraction", 0.2)} draws a fifth of '
+        'it for the test; or name a folder with train.csv and test.csv.'
+      )
+    return _read(data_flag, path), None
+  if test_fraction:
+    raise DataError(
+      f'{data_flag} is divided already: drop {flag("data.test_fraction")}.'
+    )
+  frames = []
+  for split in ('train', 'test'):
+    paths = [path / f'{split}{suffix}' for suffix in SUFFIXES]
+    paths = [path for path in paths if os.path.isfile(path)]
+    if len(paths) != 1:
+      raise DataError(
+        f'{data_flag} must have one of {split}.csv and {split}.parquet, or be a file.'
+      )
+    frames.append(_read(data_flag, paths[0]))
+  train, test = frames
+  return train, test
+
+
+def _read(data_flag: str, path: pathlib.Path) -> Any:
+  """The pandas DataFrame of a file."""
+  pandas = assembled.package('table', 'pandas')
+  if path.suffix not in SUFFIXES:
+    raise DataError(f'{data_flag} must end in {" or ".join(SUFFIXES)}.')
+  with one_line(f'{data_flag}: {path.name} cannot be read'):
+    files.require_regular(path)
+    if path.suffix == '.csv':
+      return pandas.read_csv(path)
+    return pandas.read_parquet(path)
+
+
+def _columns(
+  data_flag: str, frame: Any, label: str, client: str, categories: str
+) -> _Columns:
+  """The columns by their use; all but the named ones must be numbers."""
+  names = [str(name) for name in frame.columns]
+  category_names = [name.strip() for name in categories.split(',') if name.strip()]
+  for knob, name in (
+    *(('client', client),) * bool(client),
+    *(('categories', name) for name in category_names),
+  ):
+    if name not in names:
+      raise _missing(data_flag, knob, name, frame)
+  used_names = (label, client, *category_names)
+  numbers = [name for name in names if name not in used_names]
+  if words := [name for name in numbers if frame[name].dtype.kind not in 'iufb']:
+    proposed = ','.join([*category_names, *words])
+    raise DataError(
+      f'{data_flag}: {listed(words)} hold no numbers; '
+      f'{flag("data.categories", proposed)} makes a column of 0 and 1 of each of their '
+      'categories, or leave them out of the file.'
+    )
+  return _Columns(
+    label=label,
+    client=client,
+    categories={
+      name: np.unique(_complete(data_flag, frame, name).astype(str)).tolist()
+      for name in category_names
+    },
+    numbers=numbers,
+  )
+
+
+def _missing(data_flag, knob, name, frame):
+  return DataError(
+    f'{data_flag} has no column {name!r} of {flag(f"data.{knob}")}; it has '
+    f'{listed(frame.columns)}.'
+  )
+
+
+def _features(owner: str, frame: Any, columns: _Columns) -> np.ndarray:
+  """[M, D] float64, the numbers and then a 0 or 1 for each category."""
+  absent = {*columns.numbers, *columns.categories} - set(frame.columns)
+  if absent:
+    raise DataError(f'{owner} lack the columns {listed(sorted(absent))}.')
+  features = []
+  for name in columns.numbers:
+    if frame[name].dtype.kind not in 'iufb':
+      raise DataError(f'{owner}: {name!r} holds no numbers, as it does in training.')
+    features.append(_complete(owner, frame, name).astype(np.float64))
+  for name, categories in columns.categories.items():
+    texts = _complete(owner, frame, name).astype(str)
+    unseen = np.setdiff1d(texts, categories)
+    if unseen.size:
+      raise DataError(
+        f'{owner}: {name!r} holds {str(unseen[0])!r}, a category that training '
+        'has not; remove these rows.'
+      )
+    features += [(texts == category).astype(np.float64) for category in categories]
+  if not features:
+    raise DataError(f'{owner} have no columns of features.')
+  return np.stack(features, axis=1)
+
+
+def _complete(owner: str, frame: Any, name: str) -> np.ndarray:
+  """A column in which no entry is missing."""
+  is_missing = frame[name].isna().to_numpy()
+  if is_missing.any():
+    raise DataError(
+      f'{owner}: {name!r} has {np.count_nonzero(is_missing)} missing entries, first in '
+      f'row {frame.index[is_missing][0]} (counted from 0); fill them, or leave out '
+      'these rows.'
+    )
+  return frame[name].to_numpy()
+
+
+def _plain(frame: Any, name: str) -> np.ndarray:
+  """A column of integers or text; true and false are 1 and 0."""
+  column = _complete(f'the column {name!r}', frame, name)
+  if column.dtype.kind == 'b':
+    return column.astype(np.int64)
+  return column.astype(str) if column.dtype.kind not in 'iuf' else column

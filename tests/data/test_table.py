@@ -1,0 +1,111 @@
+"""Tables of pandas: columns become numbers, users and labels, or are refused."""
+
+import numpy as np
+import pytest
+
+from moon_jax.data import layouts
+from moon_jax.data.errors import DataError
+from tests.data.federations import load
+from tests.refusals import refused
+
+pandas = pytest.importorskip('pandas', reason='pandas is missing')
+
+
+def frame_of(num_rows=24):
+  numbers = np.arange(num_rows)
+  return pandas.DataFrame(
+    {
+      'age': numbers + 0.5,
+      'smokes': numbers % 3 == 0,
+      'job': np.where(numbers % 4 < 2, 'clerk', 'nurse'),
+      'outcome': np.where(numbers % 2, 'ill', 'well'),
+      'hospital': np.array(['a', 'b', 'c'])[numbers // 8 % 3],
+    }
+  )
+
+
+def knobs_of(path, **changes):
+  knobs = {'client': 'hospital', 'label': 'outcome', 'categories': 'job'}
+  knobs |= {'test_fraction': 0.25} | changes
+  options = {f'data.{name}': value for name, value in knobs.items()}
+  return {'data.source': 'table', 'data.path': str(path)} | options
+
+
+def write(frame, path):
+  path.parent.mkdir(exist_ok=True)
+  if path.suffix == '.csv':
+    frame.to_csv(path, index=False)
+  else:
+    pytest.importorskip('pyarrow', reason='pyarrow is missing')
+    frame.to_parquet(path)
+  return path
+
+
+@pytest.mark.parametrize('suffix', ['.csv', '.parquet'])
+def test_columns_are_numbers_users_and_labels(suffix, tmp_path, capsys):
+  frame = frame_of()
+  data = load(knobs_of(write(frame, tmp_path / f'patients{suffix}')))
+  assert 'features: age, smokes, job=clerk, job=nurse' in capsys.readouterr().err
+  assert (data.form.kind, data.train_images.shape) == ('table', (18, 4))
+  assert data.class_names == ('ill', 'well')
+  assert data.clients.tolist() == ['a', 'b', 'c']
+  # A quarter of each hospital's 8 rows is drawn, and no row is in both splits.
+  assert np.bincount(data.test_clients).tolist() == [2, 2, 2]
+  ages = np.concatenate([data.train_images[:, 0], data.test_images[:, 0]])
+  assert sorted(ages) == frame.age.tolist()
+  for images, labels, owners in (
+    (data.train_images, data.train_labels, data.train_clients),
+    (data.test_images, data.test_labels, data.test_clients),
+  ):
+    row = (images[:, 0] - 0.5).astype(int)
+    np.testing.assert_array_equal(images[:, 1], row % 3 == 0)
+    np.testing.assert_array_equal(images[:, 2], row % 4 < 2)
+    np.testing.assert_array_equal(images[:, 3], row % 4 >= 2)
+    np.testing.assert_array_equal(labels, 1 - row % 2)
+    np.testing.assert_array_equal(owners, row // 8)
+
+
+def test_two_files_share_columns_and_categories(tmp_path):
+  frame = frame_of().drop(columns='hospital')
+  write(frame[::-1], tmp_path / 'set/train.csv')
+  # In another order, and without nurses.
+  test = frame[frame.job == 'clerk'][frame.columns[::-1]]
+  write(test, tmp_path / 'set/test.csv')
+  data = load(knobs_of(tmp_path / 'set', test_fraction=0.0, client=''))
+  assert data.clients is None
+  np.testing.assert_array_equal(data.test_images[:, 0], test.age)
+  np.testing.assert_array_equal(data.test_images[:, 3], 0)
+
+
+@pytest.mark.parametrize(
+  ('change', 'knobs', 'words'),
+  [
+    ({}, {'categories': ''}, "job hold no numbers; --config.data.categories='job'"),
+    ({}, {'client': 'ward'}, "no column 'ward' of --config.data.client"),
+    ({}, {'label': 'y'}, 'name its label by'),
+    ({}, {'test_fraction': 0.0}, 'test_fraction=0.2 draws a fifth'),
+    ({'age': np.nan}, {}, "'age' has 1 missing entries, first in row 5"),
+    ({'job': None}, {}, "'job' has 1 missing entries"),
+  ],
+)
+def test_a_table_that_cannot_be_used_is_refused(change, knobs, words, tmp_path):
+  frame = frame_of()
+  for name, entry in change.items():
+    frame.loc[5, name] = entry
+  path = write(frame, tmp_path / 'patients.csv')
+  with refused(DataError, words):
+    load(knobs_of(path, **knobs))
+
+
+def test_an_unseen_category_of_a_test_file_is_refused(tmp_path):
+  frame = frame_of()
+  write(frame[frame.job == 'clerk'], tmp_path / 'set/train.csv')
+  write(frame, tmp_path / 'set/test.csv')
+  with refused(DataError, "'job' holds 'nurse', a category that training has not"):
+    load(knobs_of(tmp_path / 'set', test_fraction=0.0))
+
+
+def test_the_source_of_a_table_is_proposed(tmp_path):
+  path = write(frame_of(), tmp_path / 'set/train.csv')
+  assert layouts.source_of(str(path))[0] == 'table'
+  assert layouts.source_of(str(path.parent))[0] == 'table'
