@@ -55,6 +55,7 @@ LAYERS = (
   ('report.charts',),
   ('report.clients',),
   ('report.sections',),
+  ('report.labels',),
   ('report.figures',),
   ('report.interactive',),
   ('report.files',),

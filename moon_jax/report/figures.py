@@ -13,11 +13,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from moon_jax.core import files
+from moon_jax.report import labels
 from moon_jax.report.charts import Chart, LineChart, Matrix, Scatter, Spread, Style
 from moon_jax.runner import fonts, plots
 
 _TILE = 3.4  # inches of a panel among several
 _LETTERS_PER_INCH = 10  # of a title
+_LABEL_POINTS = 10  # size of the letters of a class's name
+_AXIS_INCHES = 0.4  # of a tile, beside its axes
 _NAME_LETTERS = 36  # letters in a line beside a plot
 
 
@@ -157,27 +160,41 @@ def tiled(charts: Sequence[Scatter], side: float = _TILE) -> Figure:
   for panel, chart, title in zip(figure.axes, charts, titles, strict=True):
     panel.set_title(title, fontsize=9, parse_math=False)
     panel.set(xticks=[], yticks=[], xlabel='t-SNE 1', ylabel='t-SNE 2')
-    _embedding(panel, chart)
+    _embedding(panel, chart, side)
   return figure
 
 
-def _embedding(panel: Axes, chart: Scatter) -> None:
+def _embedding(panel: Axes, chart: Scatter, side: float) -> None:
   classes = chart.by_class()
   for _, points, style in classes:
     marker = style.marker.matplotlib
     panel.scatter(*points.T, s=6, color=style.colour, marker=marker, lw=0)
   if len(classes) > plots.MOST_ANNOTATED:
     return
+  names = [plots.shortened(entry.label) for entry in classes]
+  medians = np.array([np.median(entry.points, axis=0) for entry in classes])
+  to_panel = panel.transData + panel.transAxes.inverted()
+  anchors = to_panel.transform(medians)
+  placement = labels.placed(anchors, _label_sizes(names, side))
   box = {'boxstyle': 'round,pad=0.2', 'facecolor': 'white', 'alpha': 0.8, 'lw': 0}
-  for label, points, _ in classes:
-    x, y = np.median(points, axis=0)
-    panel.text(
-      x,
-      y,
-      plots.shortened(label),
-      fontsize=10,
+  for name, anchor, centre in zip(names, anchors, placement.centres, strict=True):
+    panel.annotate(
+      name,
+      xy=anchor,
+      xytext=centre,
+      xycoords='axes fraction',
+      textcoords='axes fraction',
+      fontsize=_LABEL_POINTS * placement.scale,
       ha='center',
       va='center',
       bbox=box,
+      arrowprops={'arrowstyle': '-', 'color': '0.3', 'lw': 0.6},
       parse_math=False,
     )
+
+
+def _label_sizes(names: Sequence[str], side: float) -> np.ndarray:
+  """[L, 2] width and height of labels in a panel whose side has so many inches."""
+  points = 72 * (side - _AXIS_INCHES)
+  widths = [_LABEL_POINTS * (0.66 * len(name) + 0.5) / points for name in names]
+  return np.array([[width, 1.5 * _LABEL_POINTS / points] for width in widths])

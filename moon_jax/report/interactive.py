@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import plotly.graph_objects as go
 
+from moon_jax.report import labels
 from moon_jax.report.charts import (
   Chart,
+  ClassPoints,
   Line,
   LineChart,
   Matrix,
@@ -20,6 +22,9 @@ from moon_jax.runner.plots import MOST_ANNOTATED, shortened
 _MAX_MARKERS = 30
 _MAX_TICKS = 10  # as many as plotly would set by itself
 _NAME_LETTERS = 26  # letters in a line beside a box or a point
+_NAME_PIXELS = 13  # size of the letters of a class's name
+_LETTER_PIXELS, _LINE_PIXELS = 8.5, 20.0  # width of such a letter, height of a label
+_PANEL_PIXELS = 330.0  # side of the smallest panel of a scatter
 # plotly's buttons are at the top right.
 _BUTTONS = 32
 _MARGIN = {'l': 8, 'r': 8, 't': _BUTTONS, 'b': 8}
@@ -189,6 +194,36 @@ def _with_breaks(label: str) -> str:
   return '<br>'.join(name_lines(label))
 
 
+def _add_names(drawing: go.Figure, classes: Sequence[ClassPoints]) -> None:
+  """The names of the classes, none over another; a line leads to the median."""
+  names = [shortened(entry.label) for entry in classes]
+  medians = np.array([np.median(entry.points, axis=0) for entry in classes])
+  points = np.concatenate([entry.points for entry in classes])
+  low, high = points.min(axis=0), points.max(axis=0)
+  # Both axes have one scale: the longer one fills the panel.
+  length = max(*(high - low), 1e-9)
+  corner = (low + high - length) / 2
+  sizes = [
+    [(_LETTER_PIXELS * len(name) + 6) / _PANEL_PIXELS, _LINE_PIXELS / _PANEL_PIXELS]
+    for name in names
+  ]
+  placement = labels.placed((medians - corner) / length, np.array(sizes))
+  centres = corner + length * placement.centres
+  for name, (x, y), (name_x, name_y) in zip(names, medians, centres, strict=True):
+    drawing.add_annotation(
+      x=x,
+      y=y,
+      ax=name_x,
+      ay=name_y,
+      axref='x',
+      ayref='y',
+      arrowhead=0,
+      arrowwidth=1,
+      text=f'<b>{name}</b>',
+      font={'size': _NAME_PIXELS * placement.scale},
+    )
+
+
 def _add_scatter(drawing: go.Figure, chart: Scatter) -> None:
   for label, points, style in chart.by_class():
     drawing.add_scatter(
@@ -199,8 +234,9 @@ def _add_scatter(drawing: go.Figure, chart: Scatter) -> None:
       name=label if chart.class_names else f'class {label}',
       hovertemplate='%{fullData.name}<extra></extra>',
     )
-    x, y = np.median(points, axis=0)
-    drawing.add_annotation(x=x, y=y, text=f'<b>{shortened(label)}</b>', showarrow=False)
+  classes = chart.by_class()
+  if len(classes) <= MOST_ANNOTATED:
+    _add_names(drawing, classes)
   drawing.update_xaxes(title='t-SNE 1', showticklabels=False, showgrid=False)
   drawing.update_yaxes(
     title='t-SNE 2', scaleanchor='x', showticklabels=False, showgrid=False

@@ -26,7 +26,8 @@ function themed(layout) {
     modebar: { bgcolor: 'rgba(0,0,0,0)', color: faint, activecolor: ink },
     hoverlabel: { bgcolor: raised, bordercolor: rule, font: { color: ink }, namelength: -1 },
     annotations: (layout.annotations || []).map((note) => ({
-      ...note, bgcolor: ground, opacity: 0.85, font: { color: ink, size: 13 },
+      ...note, bgcolor: ground, opacity: 0.85, arrowcolor: faint,
+      font: { ...note.font, color: ink },
     })),
   };
 }
