@@ -57,7 +57,16 @@ class Columns(NamedTuple):
 class Clients(NamedTuple):
   """The content of the file: the numbers of each client over the tested rounds.
 
-  >>> clients.numbers['user_accuracy'][-1]  # of each client, after the last round
+  >>> clients = Clients(
+  ...   names=['rural', 'city'],
+  ...   training_examples=np.array([120, 480]),
+  ...   test_examples=np.array([40, 160]),
+  ...   rounds=np.array([10, 20]),
+  ...   numbers={'user_accuracy': np.array([[0.5, 0.9], [0.6, 0.9]])},
+  ... )
+  >>> last = clients.numbers['user_accuracy'][-1]
+  >>> clients.names[last.argmin()], float(last.min())
+  ('rural', 0.6)
 
   Attributes:
     names: [V] names of the clients, all different.
