@@ -51,6 +51,19 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 them; one of averaged, local
   --config.eval_every_rounds=1                  number of rounds between tests; at least
                                                 1
+  --config.metrics=                             further metrics of each test, with
+                                                commas between; '' is none; some of
+                                                macro_f1, balanced_accuracy, auc, ece,
+                                                top5, nll, worst_class, each once, with
+                                                commas between
+  --config.best_by=accuracy                     what chooses the best round: accuracy,
+                                                loss, or one of metrics; one of
+                                                accuracy, loss, macro_f1,
+                                                balanced_accuracy, auc, ece, top5, nll,
+                                                worst_class
+  --config.keep_best=none                       split by which a best round is chosen
+                                                whose models are kept; one of none,
+                                                validation, test
   --config.checkpoint_every_rounds=auto         number of rounds between saves; auto:
                                                 10, or five seconds of short rounds; at
                                                 least 1

@@ -30,7 +30,9 @@ KINDS = {
   'topology': 'Graphs of neighbours',
   'availability': 'Rules of availability',
   'attack': 'Attacks',
+  'metric': 'Metrics of tests',
 }
+_KNOBS = catalog.KINDS | catalog.LISTED_KINDS
 _TYPE_NAMES = {float: 'float', int: 'int', bool: 'bool', str: 'text'}
 # Texts for parts without a function of their own, and so without a docstring.
 _DESCRIPTIONS = {
@@ -135,7 +137,7 @@ def parts() -> str:
   for kind, title in KINDS.items():
     blocks += [
       f'## {title}',
-      f'Chosen by `{catalog.KINDS[kind]}`.',
+      f'Chosen by `{_KNOBS[kind]}`.',
       '\n'.join(table(('name', 'what it is', 'its knobs'), _parts_of(kind))),
     ]
   return '\n\n'.join(blocks)
@@ -144,7 +146,7 @@ def parts() -> str:
 def _parts_of(kind) -> Iterator[tuple[str, str, str]]:
   """The name, the description and the knobs of each part of a kind."""
   # Some knobs are not of a part, but in the group of the kind, such as optimizer.decay.
-  group = catalog.KINDS[kind].rpartition('.')[0] or kind
+  group = _KNOBS[kind].rpartition('.')[0] or kind
   knobs_of_group = {
     name: knob
     for name, knob in catalog.every_knob().items()

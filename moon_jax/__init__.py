@@ -33,6 +33,7 @@ _MODULES = {
     'register_augmentation',
     'register_callback',
     'register_data',
+    'register_metric',
     'register_model',
     'register_optimizer',
     'register_partition',
@@ -42,6 +43,7 @@ _MODULES = {
   'core.tree': ('tree',),
   'core.types': ('Batch', 'Outputs', 'Server', 'Task', 'Upload', 'Uploads'),
   'data.partition': ('Partition',),
+  'metrics.classified': ('Classified',),
   'predict.inference': ('load',),
   'runner.callbacks': ('Callback',),
 }

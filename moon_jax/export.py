@@ -1,6 +1,7 @@
 """Writes the model that a run learned to a file that other programs read.
 
-  python -m moon_jax.export RUN --output=FILE [--client=N] [--config=FILE]
+  python -m moon_jax.export RUN --output=FILE [--client=N] [--round=ROUND]
+                            [--config=FILE]
 
   RUN             the run directory
   --output=FILE   ends in .safetensors or .npz: weights, which moon_jax reads too; in
@@ -8,6 +9,8 @@
                   or in .onnx, which needs the package onnx; see docs/weights.md
   --client=N      the client, by name or by number from 0, if each client has a model
                   of its own
+  --round=ROUND   best, with keep_best, or the number of a round whose checkpoint is
+                  kept; default the newest
   --config=FILE   a config file to run first: it registers parts that the run uses
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 75 SIGTERM
@@ -46,10 +49,11 @@ def parse(argv: Sequence[str]) -> tuple[str, flags.FlagValues]:
   Raises:
     UsageError: a flag is missing or unknown, or there is not one run directory.
   """
-  flag_types = {'output': str, 'config': str, 'client': str}
+  flag_types = {'output': str, 'config': str, 'client': str, 'round': str}
   words, values = cli.read_flags(argv, flag_types)
   if len(words) != 1 or not values.output:
     raise UsageError(f'The words must be RUN {option("output")}=FILE; see --help.')
+  cli.round_choice(values.round)
   return words[0], values
 
 
@@ -68,7 +72,9 @@ def export(argv: Sequence[str]) -> str:
   from moon_jax.core import tree
   from moon_jax.predict import exported, inference
 
-  trained = inference.load(run, client=values.client)
+  trained = inference.load(
+    run, client=values.client, round=cli.round_choice(values.round)
+  )
   trained.save(target)
   num_weights = tree.num_parameters(trained.variables)
   model = 'the global model'

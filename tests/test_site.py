@@ -32,7 +32,9 @@ WITH_EXAMPLES = [
 ]
 # A code block that is a file: its name and its code.
 FILE = re.compile(r'^```python\n# (\w+\.py)\n(.*?)^```$', re.M | re.S)
-OWN_ALGORITHM = (ROOT / 'docs/own_algorithm.md').read_text()
+PAGES_WITH_FILES = [
+  (ROOT / f'docs/{name}.md').read_text() for name in ('own_algorithm', 'metrics')
+]
 # A program -> the parser of its arguments.
 PARSERS = {
   'python launch.py': cli.parse,
@@ -133,8 +135,9 @@ def commands_of_moon_jax():
 @pytest.mark.parametrize(('parse', 'arguments'), [*commands_of_moon_jax()])
 def test_a_command_of_a_page_is_valid(parse, arguments, folder):
   words = shlex.split(arguments, comments=True)
-  for name, code in FILE.findall(OWN_ALGORITHM):
-    (folder / name).write_text(code)
+  for text in PAGES_WITH_FILES:
+    for name, code in FILE.findall(text):
+      (folder / name).write_text(code)
   if '--help' not in words and not any(word.endswith(':list') for word in words):
     parse(words)
 

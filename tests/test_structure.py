@@ -25,6 +25,7 @@ LAYERS = (
   ('core.tree', 'core.keys', 'core.cache', 'core.weights', 'core.imports'),
   ('catalog',),
   ('config',),
+  ('metrics',),
   ('algorithms',),
   ('models',),
   ('exchange',),

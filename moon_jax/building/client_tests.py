@@ -12,19 +12,46 @@ from moon_jax.core import tree
 from moon_jax.core.types import PyTree, Server, State
 from moon_jax.data.device import DeviceSplit
 from moon_jax.platform import devices
-from moon_jax.round.evaluation import ClientTests, make_client_tests
+from moon_jax.round.evaluation import (
+  ClientScore,
+  ClientTests,
+  LogitsRoom,
+  make_client_tests,
+)
 
 # (server, memory of a client) -> variables of the model to test
 ModelOfClient = Callable[[Server, PyTree], PyTree]
 
 BATCH_SIZE = 64  # larger batches would be mostly filler, with a client's few examples
+# Of the logits that are kept at a time.
+_MOST_LOGIT_BYTES = 64 * 2**20
 
 
 def at_a_time(experiment: Experiment) -> int:
-  """C, the number of clients whose memories are on the device while they are tested."""
+  """C, the number of clients that one call of the program tests.
+
+  It is as many as there are memories on the device, or fewer if the logits that are
+  kept of them would need too much memory.
+  """
   if experiment.placement.client_memory.on_device:
-    return len(experiment.tests.of_clients.clients)
-  return experiment.planner.participation.cohort_size
+    num_clients = len(experiment.tests.of_clients.clients)
+  else:
+    num_clients = experiment.planner.participation.cohort_size
+  room = logits_room(experiment)
+  if room is None:
+    return num_clients
+  bytes_of_client = 4 * room.num_examples * room.num_classes
+  return max(1, min(num_clients, _MOST_LOGIT_BYTES // bytes_of_client))
+
+
+def logits_room(experiment: Experiment) -> LogitsRoom | None:
+  """The room for the logits of a client's test; None unless there are `metrics`."""
+  if not experiment.config.metrics:
+    return None
+  return LogitsRoom(
+    num_examples=int(experiment.tests.of_clients.sizes.max()),
+    num_classes=experiment.data.class_counts.shape[1],
+  )
 
 
 def batch_size(experiment: Experiment) -> int:
@@ -65,8 +92,8 @@ def test(
   split: DeviceSplit,
   tests: ClientTests,
   positions: jax.Array,
-) -> dict[str, jax.Array]:
-  """Counts the test examples of each client that its models classify correctly; traced.
+) -> dict[str, ClientScore]:
+  """Tests each client's models on its own examples; traced.
 
   Args:
     experiment: the experiment.
@@ -77,13 +104,13 @@ def test(
     positions: [C] int32 positions among the clients with tests.
 
   Returns:
-    Column of the records -> [C] int32.
+    Column of the records -> the results of C clients.
   """
   rows_of_memories = jnp.arange(len(positions))
   if experiment.placement.client_memory.on_device:
     rows_of_memories = tests.clients[positions]
 
-  def num_correct(model_of_client):
+  def score(model_of_client):
     def model(source, index):
       state, rows_of_memories = source
       memory = tree.gather(state.clients, rows_of_memories[index])
@@ -94,11 +121,12 @@ def test(
       experiment.placement.mesh,
       model=model,
       batch_size=batch_size(experiment),
+      room=logits_room(experiment),
     )
     return test_clients((state, rows_of_memories), split, tests, positions)
 
   return {
-    column: num_correct(model_of_client)
+    column: score(model_of_client)
     for column, model_of_client in tested_models(experiment).items()
   }
 
@@ -106,7 +134,7 @@ def test(
 def compiled(
   experiment: Experiment, state: State
 ) -> Callable[[State, np.ndarray], PyTree]:
-  """Compiles `test`: (state, positions [C]) -> column -> [C] int32, on the device."""
+  """Compiles `test`: (state, positions [C]) -> column -> ClientScore, on the device."""
   split, tests = inputs(experiment)
   mesh = experiment.placement.mesh
   example = devices.replicate(np.zeros(at_a_time(experiment), np.int32), mesh)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from moon_jax import models
+from moon_jax import catalog, models
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.building.algorithm import AlgorithmOptions, make_algorithm
 from moon_jax.building.data import (
@@ -44,6 +44,7 @@ from moon_jax.config import Config
 from moon_jax.core import tree
 from moon_jax.core.types import Dataset, PyTree, Server, State
 from moon_jax.data import sources
+from moon_jax.metrics.measuring import require_classes
 from moon_jax.planning.planner import Planner
 from moon_jax.platform import client_memory, devices
 from moon_jax.platform.client_memory import ClientMemory
@@ -132,6 +133,7 @@ def assemble(
     config = with_num_clients(config, divided.num_clients)
 
   dataset = divided.dataset
+  require_classes(catalog.listed_words(config.metrics), dataset.num_classes)
   image_shape = dataset.train_images.shape[1:]
   network_options = NetworkOptions(config)
   require_fitting_parts(config, dataset.form)

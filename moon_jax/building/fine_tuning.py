@@ -3,7 +3,7 @@
 `fine_tune_epochs` asks for it, or the algorithm: see `Algorithm.adapted`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
@@ -21,7 +21,7 @@ from moon_jax.planning.plan import DevicePlan
 from moon_jax.planning.planner import TrainingPlanner
 from moon_jax.platform import devices
 from moon_jax.round.client_training import Work
-from moon_jax.round.evaluation import ClientTests, make_client_tests
+from moon_jax.round.evaluation import ClientScore, ClientTests, make_client_tests
 
 
 def fine_tuning(experiment: Experiment) -> SecondTraining:
@@ -60,8 +60,8 @@ def tune_and_test(
   split: DeviceSplit,
   tests: ClientTests,
   positions: jax.Array,
-) -> jax.Array:
-  """Fine-tunes models; counts the test examples that each classifies correctly.
+) -> ClientScore:
+  """Fine-tunes models, and tests each on the examples of its client.
 
   Args:
     experiment: the experiment.
@@ -75,7 +75,7 @@ def tune_and_test(
     positions: [K] int32 positions of these clients among the clients with tests.
 
   Returns:
-    [K] int32.
+    The results of K clients.
   """
   models = experiment.algorithm.evaluated(state.server, state.clients)
   global_model = jax.tree.map(lambda leaf: leaf[0], models)
@@ -94,6 +94,7 @@ def tune_and_test(
     experiment.placement.mesh,
     model=tree.gather,
     batch_size=client_tests.batch_size(experiment),
+    room=client_tests.logits_room(experiment),
   )
   return test(tune(work).memory, split, tests, positions)
 
@@ -115,10 +116,11 @@ class _Group(NamedTuple):
 
 def compiled(
   experiment: Experiment, state: State, tuning: SecondTraining
-) -> Callable[[State], np.ndarray]:
-  """Compiles `tune_and_test`: state after a round -> [T] int32, by tested client.
+) -> Callable[[State], Iterator[tuple[np.ndarray, ClientScore]]]:
+  """Compiles `tune_and_test`: state after a round -> groups of tested clients.
 
-  It takes K clients at a time; clients without a test fill up the last ones.
+  It takes K clients at a time; clients without a test fill up the last ones. A group
+  has the positions of its clients among those with tests, and their results.
   """
   planner = tuning_planner(experiment, tuning)
   mesh, group_size = experiment.placement.mesh, planner.cohort_size
@@ -162,11 +164,13 @@ def compiled(
   ).compile()
 
   def tune_and_test_all(state):
-    num_correct = np.zeros(len(clients_with_tests), np.int32)
     for first in range(0, len(clients_with_tests), group_size):
       group = group_from(first, round_index=int(state.round) - 1)
       of_group = jax.device_get(program(state, *group.inputs))
-      num_correct[group.positions[group.tested]] = of_group[group.tested]
-    return num_correct
+      tested = group.tested
+      yield (
+        group.positions[tested],
+        jax.tree.map(lambda leaf, tested=tested: leaf[tested], of_group),
+      )
 
   return tune_and_test_all

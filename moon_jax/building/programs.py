@@ -211,12 +211,15 @@ def evaluate(
   """Computes a test; the arguments are traced."""
   apply, mesh = experiment.network.apply, experiment.placement.mesh
   num_users = 0 if experiment.has_client_models else len(experiment.tests.users.sizes)
-  test_models = evaluation.make_evaluation(apply, mesh, num_users=num_users)
+  keeps_logits = bool(experiment.config.metrics)
+  test_models = evaluation.make_evaluation(
+    apply, mesh, num_users=num_users, keeps_logits=keeps_logits
+  )
   models = experiment.algorithm.evaluated(state.server, state.clients)
   score = test_models(models, test)
   if validation is None:
     return score
-  validate = evaluation.make_evaluation(apply, mesh)
+  validate = evaluation.make_evaluation(apply, mesh, keeps_logits=keeps_logits)
   return score._replace(validation=validate(models, validation))
 
 

@@ -2,6 +2,7 @@
 
 parts       what an entry is: Part, Knob, bounds, Metric
 metrics     the metrics of algorithms, for reports
+test_metrics  the metrics of tests, besides accuracy and loss
 algorithms  the algorithms
 others      models, data sources, partitions, augmentations, optimizers, ...
 general     the knobs of every run
@@ -11,16 +12,27 @@ registering functions with which users register parts of their own
 """
 
 # ruff: noqa: F401
+from moon_jax.catalog.general import check as check_general
 from moon_jax.catalog.general import range_of
 from moon_jax.catalog.hints import did_you_mean
-from moon_jax.catalog.parts import KINDS, Bound, Knob, Metric, Part
+from moon_jax.catalog.parts import (
+  KINDS,
+  LISTED_KINDS,
+  Bound,
+  Knob,
+  Metric,
+  Part,
+  listed_words,
+)
 from moon_jax.catalog.registering import callbacks, forget_callbacks
 from moon_jax.catalog.registry import (
   chosen,
   describe,
   every_knob,
+  is_lower_better,
   is_of_registered_part,
   is_used,
+  listed,
   names,
   options,
   part,

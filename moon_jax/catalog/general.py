@@ -1,5 +1,8 @@
 """The knobs of every run; the knobs of one algorithm or model stand in its entry."""
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from moon_jax.catalog.parts import (
   COUNT,
   SEED,
@@ -9,11 +12,13 @@ from moon_jax.catalog.parts import (
   between,
   counted,
   knob,
+  listed_words,
   number,
   one_of,
   switch,
   word,
 )
+from moon_jax.core.flags import flag
 
 # What a knob needs: pairs (kind of part, trait); the chosen parts must have all.
 _SEVERAL = (('algorithm', 'several_clients'),)
@@ -108,6 +113,7 @@ _AXES_OR_NONE = Bound(
   f"'' or {_AXES.requirement}", lambda value: value == '' or _AXES.holds(value)
 )
 _NORMALIZE = one_of('auto', 'none', 'per_channel', 'per_feature')
+_SPLITS = one_of('none', 'validation', 'test')
 _WEIGHTS = one_of('samples', 'uniform')
 _STATISTICS = one_of('averaged', 'local')
 _STRAGGLERS_SEND = one_of('nothing', 'partial')
@@ -118,6 +124,9 @@ _PRECISIONS = one_of('default', 'high', 'highest')
 _CLIENT_STORES = one_of('auto', 'device', 'disk')
 _CONVOLUTIONS = one_of('auto', 'library', 'banded', 'fused', 'direct', 'winograd')
 
+
+# The numbers of every test, which `best_by` may name beside the metrics.
+TEST_NUMBERS = ('accuracy', 'loss')
 
 # A knob that may change keeps a resumed run the same experiment.
 KNOBS = {
@@ -167,6 +176,20 @@ KNOBS = {
     needs=_NORMALIZED,
   ),
   'eval_every_rounds': counted(1, 'number of rounds between tests', may_change=True),
+  'metrics': word(
+    '', "further metrics of each test, with commas between; '' is none", may_change=True
+  ),
+  'best_by': word(
+    'accuracy',
+    'what chooses the best round: accuracy, loss, or one of metrics',
+    may_change=True,
+  ),
+  'keep_best': word(
+    'none',
+    'split by which a best round is chosen whose models are kept',
+    _SPLITS,
+    may_change=True,
+  ),
   'checkpoint_every_rounds': knob(
     int,
     'auto',
@@ -442,3 +465,24 @@ EXECUTION = {
     False, 'whether a profile of the second round is recorded', may_change=True
   ),
 }
+
+
+def check(values: Mapping[str, Any]) -> Iterator[str]:
+  """The complaints about valid values of these knobs that do not go together.
+
+  Args:
+    values: dotted name -> value, of the knobs that are used and valid.
+  """
+  if {'metrics', 'best_by'} <= values.keys():
+    best_by, metrics = values['best_by'], values['metrics']
+    if best_by not in (*TEST_NUMBERS, *listed_words(metrics)):
+      names = ','.join(filter(None, (metrics, best_by)))
+      yield (
+        f'{flag("best_by", best_by)} needs that metric: add {flag("metrics", names)}.'
+      )
+  if values.get('keep_best') == 'validation' and values.get('data.validation') == 0:
+    yield (
+      f'{flag("keep_best", "validation")} needs examples for validation: add '
+      f'{flag("data.validation", 0.1)}, or let the test set choose by '
+      f'{flag("keep_best", "test")}.'
+    )

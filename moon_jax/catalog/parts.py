@@ -55,6 +55,30 @@ def exactly(allowed: Any) -> Bound:
   return Bound(as_typed, lambda value: value == allowed)
 
 
+def some_of(*words: str) -> Bound:
+  """Some of these words, each once, with commas between; '' is none.
+
+  >>> [some_of('a', 'b').holds(text) for text in ('', 'b,a', 'a,a', 'c')]
+  [True, True, False, False]
+  """
+
+  def is_list(text):
+    listed = listed_words(text)
+    return len(set(listed)) == len(listed) and set(words).issuperset(listed)
+
+  requirement = f'some of {", ".join(words)}, each once, with commas between'
+  return Bound(requirement, is_list, words)
+
+
+def listed_words(text: str) -> tuple[str, ...]:
+  """The words of a list with commas between.
+
+  >>> listed_words('auc,ece'), listed_words('')
+  (('auc', 'ece'), ())
+  """
+  return tuple(text.split(',')) if text else ()
+
+
 def one_of(*words: str) -> Bound:
   """One of these words."""
   return Bound(f'one of {", ".join(words)}', lambda value: value in words, words)
@@ -170,7 +194,7 @@ class Part(NamedTuple):
   """An algorithm, a model, a data source, ...: all that other modules know of it.
 
   Attributes:
-    kind: a key of KINDS.
+    kind: a key of KINDS or LISTED_KINDS.
     name: the value of the kind's selecting knob.
     make: 'module:function', imported when used, or the function itself; None for a part
       that is known only from a run directory.
@@ -236,3 +260,5 @@ KINDS = {
   'availability': 'availability.name',
   'attack': 'attack.name',
 }
+# Kind of part -> the knob that lists several, with commas between; '' is none.
+LISTED_KINDS = {'metric': 'metrics'}

@@ -12,6 +12,8 @@ from typing import Any
 from moon_jax.catalog.algorithms import SERVED
 from moon_jax.catalog.parts import Knob, Metric
 from moon_jax.catalog.registry import register
+from moon_jax.catalog.test_metrics import LOWER
+from moon_jax.core.errors import UsageError
 
 Knobs = Mapping[str, Knob] | None
 # Those of the config file that was loaded last: name, or id if it has none -> callback.
@@ -144,6 +146,42 @@ def register_schedule(name: str, make: Callable, *, knobs: Knobs = None) -> None
     knobs: name -> moon_jax.knob(...).
   """
   register('schedule', name, make, knobs=knobs)
+
+
+def register_metric(
+  name: str,
+  function: Callable,
+  *,
+  title: str = '',
+  unit: str = '',
+  factor: float = 1.0,
+  lower_is_better: bool = False,
+) -> None:
+  """Adds a metric of tests: `--config.metrics=NAME`, beside others.
+
+  It is computed on the host, after each test, for the test and the validation split,
+  and for each client that has tests of its own: docs/metrics.md has the columns.
+
+  Args:
+    name: small letters, digits and _.
+    function: function of a moon_jax.Classified, the examples that a model has
+      classified, that returns a number, or NaN if these examples do not define it.
+    title: its name in reports; `name` if left out.
+    unit: label of its axis in reports; `title` if left out.
+    factor: factor from the number to that unit, such as 100 for per cent.
+    lower_is_better: whether lower numbers are better, as for an error.
+  """
+  if name.startswith(('accuracy', 'loss')):
+    raise UsageError(f'register_metric({name!r}): the name is taken, as a column.')
+  title = title or name
+  register(
+    'metric',
+    name,
+    function,
+    title=title,
+    traits={LOWER} if lower_is_better else (),
+    metrics={name: Metric(title, unit or title, factor)},
+  )
 
 
 def register_callback(callback: Any) -> None:

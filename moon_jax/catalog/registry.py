@@ -10,19 +10,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from moon_jax.catalog.algorithms import ALGORITHMS
-from moon_jax.catalog.general import EXECUTION, KNOBS
+from moon_jax.catalog.general import EXECUTION, KNOBS, TEST_NUMBERS
 from moon_jax.catalog.hints import did_you_mean
 from moon_jax.catalog.others import OTHERS
-from moon_jax.catalog.parts import KINDS, Bound, Knob, Metric, Part, one_of
+from moon_jax.catalog.parts import (
+  KINDS,
+  LISTED_KINDS,
+  Bound,
+  Knob,
+  Metric,
+  Part,
+  listed_words,
+  one_of,
+  some_of,
+)
+from moon_jax.catalog.test_metrics import LOWER, TEST_METRICS
 from moon_jax.core.errors import UsageError
 
-_parts = {(part.kind, part.name): part for part in (*ALGORITHMS, *OTHERS)}
+_parts = {
+  (part.kind, part.name): part for part in (*ALGORITHMS, *OTHERS, *TEST_METRICS)
+}
 
 _KNOB_TYPES = {type_.__name__: type_ for type_ in (float, int, bool, str)}
 # Kind of part -> the traits that users' parts may have.
 _TRAITS = {
   'algorithm': {'several_clients', 'served', 'weighted', 'contrastive'},
   'data': {'arrays'},
+  'metric': {LOWER},
   'model': {'normalized', 'convolutional'},
   'partition': {'dealt'},
 }
@@ -63,6 +77,10 @@ def every_knob() -> Mapping[str, Knob]:
     name: KNOBS[name]._replace(bound=one_of(*names(kind)))
     for kind, name in KINDS.items()
   }
+  for kind, name in LISTED_KINDS.items():
+    selecting_knobs[name] = KNOBS[name]._replace(bound=some_of(*names(kind)))
+  best_by_words = one_of(*TEST_NUMBERS, *names('metric'))
+  selecting_knobs['best_by'] = KNOBS['best_by']._replace(bound=best_by_words)
   part_knobs = {}
   for entry in _parts.values():
     for name, knob in entry.knobs.items():
@@ -85,9 +103,23 @@ def chosen(kind: str, flat: Mapping[str, Any]) -> Part | None:
   return _parts.get((kind, flat.get(KINDS[kind])))
 
 
+def listed(kind: str, flat: Mapping[str, Any]) -> list[Part]:
+  """The parts of a kind in LISTED_KINDS that a configuration names; [] if unknown."""
+  listed_names = listed_words(flat.get(LISTED_KINDS[kind], ''))
+  return [_parts[kind, name] for name in listed_names if (kind, name) in _parts]
+
+
+def is_lower_better(test_number: str) -> bool:
+  """Whether lower values are better, of accuracy, loss or a metric of tests."""
+  entry = _parts.get(('metric', test_number))
+  return test_number == 'loss' or (entry is not None and entry.has(LOWER))
+
+
 def registered_parts(flat: Mapping[str, Any]) -> list[Part]:
   """The parts of a configuration that are not the package's."""
   chosen_parts = [chosen(kind, flat) for kind in KINDS]
+  for kind in LISTED_KINDS:
+    chosen_parts += listed(kind, flat)
   return [entry for entry in chosen_parts if entry is not None and entry.registered]
 
 

@@ -240,6 +240,21 @@ def read_flags(
     raise UsageError(f'{problem}; see --help.') from None
 
 
+def round_choice(word: str | None) -> int | str | None:
+  """The round that --round=best or --round=N means; None for the newest.
+
+  Raises:
+    UsageError: it is neither.
+  """
+  if word is None or word == 'best':
+    return word
+  if not (word.isdecimal() and word.isascii()):
+    raise UsageError(
+      f'{option("round", word)} must be best, or the number of a round that is kept.'
+    )
+  return int(word)
+
+
 def values_of(option_name: str, words: Sequence[str]) -> dict[str, list[str]]:
   """['seed=0,1'] -> {'seed': ['0', '1']}, from the words of --over or --where.
 

@@ -196,7 +196,7 @@ def _conflicts(
 
 def complaints(values: Mapping[str, Any]) -> list[str]:
   """The problems that the chosen parts' own checks find in valid values of knobs."""
-  problems = []
+  problems = [*catalog.check_general(values)]
   for kind, name in catalog.KINDS.items():
     part = catalog.chosen(kind, values)
     if part is None or not part.check or not catalog.is_used(name, values):

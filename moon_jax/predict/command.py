@@ -1,7 +1,7 @@
-"""Classifies images by the trained model of a run, from its newest checkpoint.
+"""Classifies images by the trained model of a run.
 
   python -m moon_jax.predict --workdir=DIR --input=FILE [--output=FILE] [--client=N]
-                             [--config=FILE]
+                             [--round=ROUND] [--config=FILE]
 
   --workdir=DIR   the run directory
   --input=FILE    an .npz file with `images`, or else `test_x`: [M, H, W] or
@@ -11,6 +11,8 @@
                   `representations` [M, D]; default <input>_predictions.npz
   --client=N      the client, by name or by number from 0, if each client has a model
                   of its own
+  --round=ROUND   best, with keep_best, or the number of a round whose checkpoint is
+                  kept; default the newest
   --config=FILE   a config file to run first: it registers parts that the run uses
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no usable checkpoint, 75 SIGTERM
@@ -63,7 +65,9 @@ def predict(values: flags.FlagValues) -> str:
   # Imported here: a mistake is answered before JAX is loaded.
   from moon_jax.predict import inference
 
-  trained = inference.load(values.workdir, client=values.client)
+  trained = inference.load(
+    values.workdir, client=values.client, round=cli.round_choice(values.round)
+  )
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always', UserWarning)
     try:
@@ -99,6 +103,7 @@ def parse(argv: list[str]) -> flags.FlagValues:
     'output': str,
     'config': str,
     'client': str,
+    'round': str,
   }
   stray_words, values = cli.read_flags(argv, flag_types)
   if stray_words:
@@ -106,6 +111,7 @@ def parse(argv: list[str]) -> flags.FlagValues:
   for name in ('workdir', 'input'):
     if not values[name].value:
       raise UsageError(f'{option(name)} is missing; see --help.')
+  cli.round_choice(values.round)
   return values
 
 

@@ -292,8 +292,12 @@ class Trained:
     )
 
 
-def load(workdir: str | pathlib.Path, client: int | str | None = None) -> Trained:
-  """Loads what a run learned, from its newest checkpoint; needs no training data.
+def load(
+  workdir: str | pathlib.Path,
+  client: int | str | None = None,
+  round: int | str | None = None,
+) -> Trained:
+  """Loads what a run learned; needs no training data.
 
   Args:
     workdir: the run directory, also of a run in progress; or a file that
@@ -302,6 +306,8 @@ def load(workdir: str | pathlib.Path, client: int | str | None = None) -> Traine
       client has its own (SOLO, FedPer, FedRep, FedBN, Ditto, APFL, pFedMe, FedALA,
       FedProto, no server, `batch_norm=local`). A text that is both is the name. None:
       the global model, or the model of the only client.
+    round: None for the newest checkpoint; 'best' for the best round, which a run with
+      `keep_best` keeps; or the number of a round that is kept.
 
   Raises:
     UsageError: the path is no run directory, or has no such model.
@@ -310,12 +316,14 @@ def load(workdir: str | pathlib.Path, client: int | str | None = None) -> Traine
   devices.claim('auto', warn_if_late=False)  # a run may follow in this process
   workdir = expand(workdir)
   if os.path.isfile(workdir):  # not is_file, which raises if the name is too long
-    return _from_weights_file(workdir, client)
-  return _from_run_directory(workdir, client)
+    return _from_weights_file(workdir, client, round)
+  return _from_run_directory(workdir, client, round)
 
 
-def _from_run_directory(workdir: pathlib.Path, client: int | str | None) -> Trained:
-  """The model in the newest checkpoint."""
+def _from_run_directory(
+  workdir: pathlib.Path, client: int | str | None, round_choice: int | str | None
+) -> Trained:
+  """The model in a checkpoint."""
   saved = _read_saved_config(workdir)
   layout.require_plain_path(workdir)
   class_counts, names = _read_partition(workdir)
@@ -346,7 +354,9 @@ def _from_run_directory(workdir: pathlib.Path, client: int | str | None) -> Trai
     lambda variables: experiment.first_state(algorithm, variables, config.num_clients),
     network.shapes,
   )
-  state = checkpoint.newest(workdir / 'checkpoints', shapes, client or 0, first_memory)
+  state = checkpoint.newest(
+    workdir / 'checkpoints', shapes, client or 0, first_memory, round_choice
+  )
   model_of_client = jax.device_get(tested_models(state.server, state.clients))
   return Trained(
     workdir=workdir,
@@ -365,13 +375,19 @@ def _from_run_directory(workdir: pathlib.Path, client: int | str | None) -> Trai
   )
 
 
-def _from_weights_file(path: pathlib.Path, client: int | str | None) -> Trained:
+def _from_weights_file(
+  path: pathlib.Path, client: int | str | None, round_choice: int | str | None
+) -> Trained:
   """The model in a file of weights, which holds one."""
   arrays, metadata = exported.read(path)
   words = {str(metadata.get('client')), metadata.get('client_name')}
   if client is not None and str(client) not in words:
     word = client_names.in_message(client)
     raise UsageError(f'client={word} must be left out: {path} holds one model.')
+  if round_choice not in (None, metadata.get('round')):
+    raise UsageError(
+      f'round={round_choice!r} must be left out: {path} holds one model.'
+    )
   config, network = _config_and_network(path, metadata, metadata['num_classes'])
   return Trained(
     workdir=path,

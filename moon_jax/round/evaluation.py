@@ -25,12 +25,14 @@ class Score(NamedTuple):
       if not asked.
     validation: the models' Score on the server's validation split; None if there is
       none.
+    logits: [M, examples, Y] float32, in the order of the split; None if not asked.
   """
 
   num_correct: jax.Array
   loss_sum: jax.Array
   num_correct_of_users: jax.Array | None = None
   validation: 'Score | None' = None
+  logits: jax.Array | None = None
 
 
 def make_evaluation(
@@ -38,12 +40,15 @@ def make_evaluation(
   mesh: Mesh,
   batch_size: int = BATCH_SIZE,
   num_users: int = 0,
+  *,
+  keeps_logits: bool = False,
 ) -> Callable[[PyTree, DeviceSplit], Score]:
   """Builds the function (variables [M, ...], split) -> Score.
 
   The devices of the mesh share the batches, of at most `batch_size` examples. The last
   ones are filled up and masked, so every example counts once. If `num_users`, N', is
   above 0, the examples of each user, whose numbers the split has, are counted apart.
+  With `keeps_logits` the Score has the logits too.
   """
 
   def evaluate(models, split):
@@ -71,7 +76,7 @@ def make_evaluation(
           loss_sum=score.loss_sum + loss * jnp.sum(batch.mask),
           num_correct_of_users=num_correct_of_users,
         )
-        return score, None
+        return score, logits if keeps_logits else None
 
       zero = Score(
         num_correct=jnp.zeros((), jnp.int32),
@@ -79,10 +84,16 @@ def make_evaluation(
         num_correct_of_users=(jnp.zeros(num_users, jnp.int32) if num_users else None),
       )
       batches = first_batch + jnp.arange(batches_per_device)
-      score, _ = jax.lax.scan(add_batch, zero, batches)
-      return score
+      return jax.lax.scan(add_batch, zero, batches)
 
-    return jax.lax.psum(jax.lax.map(score_model, models), LANES)
+    score, logits = jax.lax.map(score_model, models)
+    score = jax.lax.psum(score, LANES)
+    if not keeps_logits:
+      return score
+    # [M, batches, B, Y] of each device -> those of all devices, without filler.
+    logits = jax.lax.all_gather(logits, LANES, axis=1, tiled=True)
+    logits = logits.reshape(len(logits), -1, logits.shape[-1])
+    return score._replace(logits=logits[:, :num_images])
 
   return _on_mesh(evaluate, mesh)
 
@@ -117,13 +128,39 @@ class ClientTests(NamedTuple):
   offsets: jax.Array
 
 
+class ClientScore(NamedTuple):
+  """The results of the tests of C clients on their own examples.
+
+  Attributes:
+    num_correct: [C] int32.
+    logits: [C, room, Y] float32, of each client's examples in their order, then 0; None
+      if not asked.
+  """
+
+  num_correct: jax.Array
+  logits: jax.Array | None = None
+
+
+class LogitsRoom(NamedTuple):
+  """The room for the logits that the tests of clients keep.
+
+  Attributes:
+    num_examples: most examples of a client.
+    num_classes: Y.
+  """
+
+  num_examples: int
+  num_classes: int
+
+
 def make_client_tests(
   apply: Callable[[PyTree, jax.Array], Outputs],
   mesh: Mesh,
   model: Callable[[PyTree, jax.Array], PyTree],
   batch_size: int,
-) -> Callable[[PyTree, DeviceSplit, ClientTests, jax.Array], jax.Array]:
-  """Builds (source, split, tests, positions [C]) -> [C] int32 correct examples of each.
+  room: LogitsRoom | None = None,
+) -> Callable[[PyTree, DeviceSplit, ClientTests, jax.Array], ClientScore]:
+  """Builds (source, split, tests, positions [C]) -> ClientScore of each of these.
 
   `positions` say which of the T clients with tests are tested. They are tested one
   after the other: `model` makes one model at a time from `source`, and only this one is
@@ -134,7 +171,12 @@ def make_client_tests(
     mesh: the devices.
     model: (source, [] int32 index into `positions`) -> variables of the model to test.
     batch_size: examples at a time; a client's last batch is filled up and masked.
+    room: the room for the logits that are kept; None if none are.
   """
+  zero = ClientScore(num_correct=jnp.zeros((), jnp.int32))
+  if room:
+    num_rows = math.ceil(room.num_examples / batch_size) * batch_size
+    zero = zero._replace(logits=jnp.zeros((num_rows, room.num_classes)))
 
   def test(source, split, tests, positions):
     clients_per_device = math.ceil(len(positions) / mesh.size)
@@ -146,21 +188,34 @@ def make_client_tests(
       variables, position = model(source, index), positions[index]
       first, end = tests.offsets[position], tests.offsets[position + 1]
 
-      def add_batch(batch_index, num_correct):
+      def add_batch(batch_index, score):
         begin = first + batch_index * batch_size
         rows = tests.rows[jnp.minimum(begin + jnp.arange(batch_size), end - 1)]
         batch = split.batch(rows, end - begin)
         logits = apply(variables, batch.images).logits
         is_correct = _is_correct(logits, batch)
-        return num_correct + jnp.sum(is_correct, dtype=jnp.int32)
+        num_correct = score.num_correct + jnp.sum(is_correct, dtype=jnp.int32)
+        if not room:
+          return ClientScore(num_correct)
+        first_row = batch_index * batch_size, 0
+        return ClientScore(
+          num_correct=num_correct,
+          logits=jax.lax.dynamic_update_slice(
+            score.logits, logits.astype(jnp.float32), first_row
+          ),
+        )
 
       num_batches = (end - first + batch_size - 1) // batch_size
-      return jax.lax.fori_loop(0, num_batches, add_batch, jnp.zeros((), jnp.int32))
+      return jax.lax.fori_loop(0, num_batches, add_batch, zero)
 
-    num_correct = jnp.zeros(clients_per_device * mesh.size, jnp.int32)
-    num_correct = num_correct.at[indices_here].set(
-      jax.lax.map(test_client, indices_here)
-    )
-    return jax.lax.psum(num_correct, LANES)[: len(positions)]
+    def gathered(of_clients_here):
+      """The results of the clients on all devices."""
+      num_clients = clients_per_device * mesh.size
+      shape = num_clients, *of_clients_here.shape[1:]
+      of_clients = jnp.zeros(shape, of_clients_here.dtype)
+      of_clients = of_clients.at[indices_here].set(of_clients_here)
+      return jax.lax.psum(of_clients, LANES)[: len(positions)]
+
+    return jax.tree.map(gathered, jax.lax.map(test_client, indices_here))
 
   return _on_mesh(test, mesh)

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from moon_jax import catalog
 from moon_jax.building.experiment import Experiment
 from moon_jax.config import Config
 from moon_jax.core import activity
@@ -184,9 +185,10 @@ class DirectoryHolder(Callback):
 
 
 class RecordBeginner(Callback):
-  """Adds each round to the history; one that is not finite is written, and ends the run.
+  """Adds each round to the history; writes one that is not finite, and ends the run.
 
-  It comes before the user's callbacks, which may add numbers, `RecordWriter` after them.
+  It comes before the user's callbacks, which may add numbers, and `RecordWriter` after
+  them.
   """
 
   def __init__(self, records: Records, on_nonfinite: str):
@@ -287,6 +289,49 @@ class CheckpointSaver(Callback):
     self._checkpoints.wait()
     for record in timings:
       self._records.add_timings(record)
+
+
+class BestKeeper(Callback):
+  """Keeps the state of the best round so far; the next checkpoint writes it.
+
+  It comes before `CheckpointSaver`. Of equal rounds the first is the best.
+  """
+
+  def __init__(
+    self,
+    checkpoints: Checkpoints,
+    config: Config,
+    print_line: Callable[[str], None],
+  ):
+    """print_line: called with a line if an earlier round may have been better."""
+    self._checkpoints, self._config = checkpoints, config
+    self._print_line = print_line
+    self._column = f'{config.keep_best}_{config.best_by}'
+    self._sign = -1 if catalog.is_lower_better(config.best_by) else 1
+    self._best = -math.inf
+
+  def begin(self, run):
+    kept = self._checkpoints.best_manifest
+    if kept.get('best_by') == self._column:
+      self._best = self._sign * kept['best_number']
+    elif run.history and run.rounds:
+      self._print_line(
+        f'the best round by {self._column} among the {len(run.history)} so far was not '
+        'kept: later rounds are compared with each other'
+      )
+
+  def wants_state(self, number):
+    config = self._config
+    return is_due(number, config.eval_every_rounds, config.num_rounds)
+
+  def after_round(self, round):
+    number = round.metrics.get(self._column)
+    if number is None or round.state is None or self._sign * number <= self._best:
+      return
+    self._best = self._sign * number
+    entries = {'best_by': self._column, 'best_number': number}
+    with round.clock('save'):
+      self._checkpoints.keep_best(round.state, entries)
 
 
 def stop_if_diverged(

@@ -5,6 +5,10 @@ as `default`, and the manifest. It is written under another name and renamed whe
 whole, so a crash never leaves half a checkpoint, or one that cannot be verified. With a
 client store the state is the server's, and an index says where the clients' memories
 are in the file that all checkpoints share.
+
+`best-12` is such a folder too: the state of the best round so far, if it is kept. It is
+written with the next checkpoint, before it. For each checkpoint that stays, the best
+round up to it stays: a run that continues from it has the best round that it had then.
 """
 
 import contextlib
@@ -17,20 +21,38 @@ import shutil
 import types
 from collections.abc import Callable, Mapping
 from concurrent import futures
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from moon_jax.core import files, tree
-from moon_jax.core.errors import NoCheckpointError
-from moon_jax.core.flags import option
+from moon_jax.core.errors import NoCheckpointError, UsageError
+from moon_jax.core.flags import flag, option
 from moon_jax.core.types import PyTree, State
 from moon_jax.runner import client_store, saved_state
-from moon_jax.runner.client_store import ClientStore
+from moon_jax.runner.client_store import ClientStore, Index
 
 _NUM_CHECKPOINTS = 2  # that stay after a save
 _NO_ENTRIES = types.MappingProxyType({})
+BEST = 'best'  # the choice of the best round
+_BEST = f'{BEST}-'  # begins the name of the folder of a best round
+
+
+class _Content(NamedTuple):
+  """What is written to a folder.
+
+  Attributes:
+    folder: the folder.
+    state: the state on the host; with an index without the clients' memories.
+    index: places of these memories; None if they are in the state.
+    entries: further entries of the manifest.
+  """
+
+  folder: pathlib.Path
+  state: State
+  index: Index | None
+  entries: Mapping[str, Any]
 
 
 class Checkpoints:
@@ -41,6 +63,8 @@ class Checkpoints:
 
   Attributes:
     manifest: manifest of the checkpoint that was loaded; {} if there was none.
+    best_manifest: manifest of the best round that was kept by then; {} if there was
+      none.
   """
 
   def __init__(
@@ -57,15 +81,17 @@ class Checkpoints:
       store: store of the clients' memories, if they are not in the state.
     """
     self.manifest = {}
+    self.best_manifest = {}
     self._directory = directory
     self._print_line = print_line
     self._store = store
     self._indices = {}  # name of a checkpoint -> its index, None without a store
     self._writing = None  # the future of the checkpoint that is being written
+    self._best: _Content | None = None  # the best round, until it is written
     files.make_folder(directory)
     with files.writing(directory):
       for path in directory.iterdir():
-        if re.fullmatch(rf'\d+{re.escape(files.PARTIAL)}', path.name):
+        if re.fullmatch(rf'({_BEST})?\d+{re.escape(files.PARTIAL)}', path.name):
           shutil.rmtree(path)
       # It stays open, so that no other folder can get its inode.
       self._descriptor = os.open(directory, os.O_RDONLY)
@@ -94,15 +120,43 @@ class Checkpoints:
       RunError: see `wait`; it concerns the checkpoint before.
     """
     self.wait()
-    folder = self._directory / str(int(state.round))
+    content = self._content(self._directory / str(int(state.round)), state, entries)
+    self._protect_memories([*self._folders(), content.folder])
+    best = self._best
+    self._best = None
+    self._writing = self._thread.submit(self._write, content, best)
+
+  def keep_best(self, state: State, entries: Mapping[str, Any] = _NO_ENTRIES) -> None:
+    """Keeps the state as that of the best round; the next `save` writes it.
+
+    Returns when the state has been copied.
+
+    Args:
+      state: the state.
+      entries: further entries of the manifest.
+
+    Raises:
+      RunError: see `wait`.
+    """
+    self.wait()
+    folder = self._directory / f'{_BEST}{int(state.round)}'
+    self._best = self._content(folder, state, entries)
+    self._protect_memories(self._folders())
+
+  def _content(self, folder, state, entries):
+    """What will be written to a folder, copied from the devices."""
     index = None
     if self._store:
       index = self._store.index()
       state = state._replace(clients=())
       self._indices[folder.name] = index
-      self._protect_memories([*folders(self._directory), folder])
     copied = jax.tree.map(np.array, state)
-    self._writing = self._thread.submit(self._write, folder, copied, index, entries)
+    return _Content(folder=folder, state=copied, index=index, entries=entries)
+
+  def _folders(self):
+    """The folders with a state, on the disk or soon."""
+    pending = [self._best.folder] if self._best else []
+    return [*folders(self._directory), *best_folders(self._directory), *pending]
 
   def is_writing(self) -> bool:
     """Whether the newest checkpoint is not on disk yet."""
@@ -119,7 +173,14 @@ class Checkpoints:
     if writing:
       writing.result()
 
-  def _write(self, folder, state, index, entries):
+  def _write(self, content, best):
+    if best:
+      self._write_folder(best)
+    self._write_folder(content)
+    self._remove_older()
+
+  def _write_folder(self, content):
+    folder, state = content.folder, content.state
     partial = _partial(folder)
     if self._store:
       self._store.bytes_reserved = functools.partial(
@@ -131,7 +192,7 @@ class Checkpoints:
       # anew.
       os.mkdir(partial.name, dir_fd=self._descriptor)
       os.stat(partial)
-      saved_state.save(partial, state, index, entries)
+      saved_state.save(partial, state, content.index, content.entries)
       self._rename(partial, folder)
     except Exception as error:  # orbax raises errors of many classes
       cause = saved_state.cause_of_failed_save(
@@ -142,7 +203,6 @@ class Checkpoints:
     finally:
       if self._store:
         self._store.bytes_reserved = None
-    self._remove_older()
 
   def newest_or(self, first: State, rounds_saved: int = 0) -> State:
     """Loads the newest undamaged checkpoint; returns `first` if nothing was ever saved.
@@ -158,18 +218,19 @@ class Checkpoints:
       NoCheckpointError: no undamaged checkpoint is left, or the newest has another
         format or another state.
     """
-    for folder in folders(self._directory):
+    for folder in self._folders():
       self._indices[folder.name] = saved_state.index_of(folder)
     # The store may have to write the memories of a checkpoint without an index.
-    self._protect_memories(folders(self._directory))
+    self._protect_memories(self._folders())
     for folder in folders(self._directory):
       reason = saved_state.find_damage(folder, int(folder.name))
       if not reason:
         state, reason = self._load(folder, self._indices[folder.name], first)
       if not reason:
         self.manifest = files.read_json(folder / saved_state.MANIFEST)
+        self._find_best(int(folder.name))
         self._remove_older()
-        self._protect_memories(folders(self._directory))
+        self._protect_memories(self._folders())
         return jax.tree.map(_on_the_devices_of, first, state)
       self._set_aside(folder, reason)
     if rounds_saved or list(self._directory.glob('bad-*')):
@@ -178,6 +239,21 @@ class Checkpoints:
         f'Put one back, or give another {option("workdir")} to begin again.'
       )
     return first
+
+  def _find_best(self, completed_rounds):
+    """Removes best rounds that come again; sets aside the last one if it is damaged."""
+    for folder in best_folders(self._directory):
+      if _round_of(folder) > completed_rounds:
+        self._remove(folder)
+        continue
+      reason = saved_state.find_damage(folder, _round_of(folder))
+      index = self._indices.get(folder.name)
+      if index and self._store and not reason:
+        reason = self._store.find_damage(index)
+      if not reason:
+        self.best_manifest = files.read_json(folder / saved_state.MANIFEST)
+        return
+      self._set_aside(folder, reason)
 
   def _load(self, folder, index, first):
     """The state, whose memories are put where they belong now; and what is wrong.
@@ -213,15 +289,25 @@ class Checkpoints:
 
   def _remove_older(self):
     newest_first = folders(self._directory)
-    with files.writing(self._directory):
-      for folder in newest_first[_NUM_CHECKPOINTS:]:
-        # An unfinished checkpoint must not look like a whole one.
-        self._rename(folder, _partial(folder))
-        shutil.rmtree(_partial(folder))
+    for folder in newest_first[_NUM_CHECKPOINTS:]:
+      self._remove(folder)
     remaining = newest_first[:_NUM_CHECKPOINTS]
+    bests = best_folders(self._directory)
+    needed = {_newest_until(bests, _round_of(folder)) for folder in remaining}
+    for folder in bests:
+      if folder in needed or folder == bests[0]:
+        remaining.append(folder)
+      else:
+        self._remove(folder)
     needs_memories = any(self._indices.get(folder.name) for folder in remaining)
     if not self._store and not needs_memories:
       (self._directory / client_store.CLIENTS).unlink(missing_ok=True)
+
+  def _remove(self, folder):
+    with files.writing(self._directory):
+      # An unfinished checkpoint must not look like a whole one.
+      self._rename(folder, _partial(folder))
+      shutil.rmtree(_partial(folder))
 
   def _protect_memories(self, checkpoints):
     """From now on the store writes over no memory that these checkpoints name."""
@@ -245,6 +331,29 @@ def folders(directory: pathlib.Path) -> list[pathlib.Path]:
   return sorted(checkpoints, key=lambda path: -int(path.name))
 
 
+def best_folders(directory: pathlib.Path) -> list[pathlib.Path]:
+  """The best rounds that are kept, the newest, which is the best, first."""
+  kept = [
+    path
+    for path in directory.glob(f'{_BEST}*')
+    if re.fullmatch(rf'{_BEST}[1-9][0-9]*', path.name)
+  ]
+  return sorted(kept, key=lambda path: -_round_of(path))
+
+
+def _round_of(folder: pathlib.Path) -> int:
+  """The number of completed rounds of a checkpoint or of a best round."""
+  return int(folder.name.removeprefix(_BEST))
+
+
+def _newest_until(newest_first, completed_rounds):
+  """The newest of some folders that has at most so many rounds; None if none has."""
+  for folder in newest_first:
+    if _round_of(folder) <= completed_rounds:
+      return folder
+  return None
+
+
 def _num_clients(state):
   return len(jax.tree.leaves(state.clients)[0])
 
@@ -266,11 +375,46 @@ def _bytes_missing(partial, bytes_needed):
   return max(bytes_needed - files.bytes_on_disk(partial), 0)
 
 
+def chosen_folders(
+  directory: pathlib.Path, round_choice: int | str | None
+) -> list[pathlib.Path]:
+  """The folders of a choice, of which the first undamaged one is wanted.
+
+  Args:
+    directory: the checkpoints of a run directory.
+    round_choice: None for the newest checkpoint; 'best' for the best round; or the
+      number of a round that is kept.
+
+  Raises:
+    UsageError: no such round is kept.
+  """
+  if round_choice is None:
+    return folders(directory)
+  kept, bests = folders(directory), best_folders(directory)
+  if round_choice == BEST:
+    if not bests:
+      raise UsageError(
+        f'{directory.parent} has no best round: {flag("keep_best", "validation")} '
+        'keeps it.'
+      )
+    return bests
+  chosen = [folder for folder in (*kept, *bests) if _round_of(folder) == round_choice]
+  if not chosen:
+    numbers = ', '.join(str(_round_of(folder)) for folder in reversed(kept))
+    best = f', and the best round, {_round_of(bests[0])}' if bests else ''
+    raise UsageError(
+      f'round={round_choice!r} is not kept in {directory.parent}; kept are: '
+      f'{numbers or "none"}{best}.'
+    )
+  return chosen
+
+
 def newest(
   directory: pathlib.Path,
   template: State,
   client: int,
   first_memory: Callable[[], PyTree],
+  round_choice: int | str | None = None,
 ) -> State:
   """Loads the newest undamaged checkpoint to the host, as numpy; writes nothing.
 
@@ -280,16 +424,18 @@ def newest(
       `jax.ShapeDtypeStruct`s.
     client: the client whose memory is wanted.
     first_memory: makes the memory of a client before its first round.
+    round_choice: see `chosen_folders`.
 
   Returns:
     The state; its clients are only this one, leaves [1, ...].
 
   Raises:
+    UsageError: the chosen round is not kept.
     NoCheckpointError: there is no undamaged checkpoint, or it holds another state.
   """
   only_client = slice(client, client + 1)
-  for folder in folders(directory):
-    if not saved_state.find_damage(folder, int(folder.name)):
+  for folder in chosen_folders(directory, round_choice):
+    if not saved_state.find_damage(folder, _round_of(folder)):
       index = saved_state.index_of(folder)
       state, reason = _read(folder, index, template, only_client, first_memory)
       if not reason:

@@ -111,7 +111,7 @@ def tested_clients(experiment: Experiment) -> TestedClients | None:
 def accuracies(
   experiment: Experiment, clients: TestedClients, tested: Tested
 ) -> dict[str, np.ndarray]:
-  """Column -> [V] float64: the accuracies in [0, 1] that a test has measured.
+  """Column -> [V] float64: the accuracies in [0, 1], and the metrics, of a test.
 
   Args:
     experiment: the experiment.
@@ -127,4 +127,12 @@ def accuracies(
     of_users['user_accuracy'] = num_correct / tests.users.sizes
   for column, num_correct in (tested.num_correct or {}).items():
     of_clients[column] = num_correct / tests.of_clients.sizes
+  if tested.measured:
+    if len(clients.of_models):
+      for name, numbers in tested.measured.test.items():
+        of_models[f'test_{name}'] = numbers
+    for kind, numbers_by_name in tested.measured.of_clients.items():
+      columns = of_users if kind == 'user' else of_clients
+      for name, numbers in numbers_by_name.items():
+        columns[f'{kind}_{name}'] = numbers
   return clients.numbers(of_models=of_models, of_clients=of_clients, of_users=of_users)

@@ -342,7 +342,10 @@ def duration(seconds: float) -> str:
 def describe_summary(summary: Record) -> str:
   """'finished after round 30: test accuracy 0.9000 (best 0.9500 in round 28, ...)'."""
   best = f'{summary["best_test_accuracy"]:.4f} in round {summary["best_round"]}'
-  if 'best_validation_accuracy' in summary:
+  if chosen_by := summary.get('best_by'):
+    number = f'{chosen_by.replace("_", " ")} {summary[f"best_{chosen_by}"]:.4f}'
+    best = f'test accuracy {best}, which {number} chose'
+  elif 'best_validation_accuracy' in summary:
     best = f'test accuracy {best}, which validation chose'
   else:
     best = f'best {best}'

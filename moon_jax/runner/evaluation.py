@@ -15,8 +15,9 @@ from moon_jax.building import client_tests
 from moon_jax.building.experiment import Experiment
 from moon_jax.core.types import PyTree, State
 from moon_jax.platform import devices
-from moon_jax.round.evaluation import Score
+from moon_jax.round.evaluation import ClientScore, Score
 from moon_jax.runner.client_store import ClientStore
+from moon_jax.runner.measures import Measured, Measures, Numbers
 
 _MODELS_AT_A_TIME = 64
 
@@ -30,11 +31,13 @@ class Tested(NamedTuple):
       w_i; None with a server.
     num_correct: column of the records -> [T] int32, for each tested client, how many of
       its own examples its model classifies correctly; None if no client is tested.
+    measured: the metrics of the tests; None if there are none.
   """
 
   score: Score
   consensus_distance: float | None = None
   num_correct: dict[str, np.ndarray] | None = None
+  measured: Measured | None = None
 
 
 class HostTestPrograms(NamedTuple):
@@ -43,7 +46,8 @@ class HostTestPrograms(NamedTuple):
   Attributes:
     evaluate: (state, test, validation) -> Score.
     of_clients: the test of each client on its own examples; None if there is none.
-    fine_tuned: column of the records -> the test of fine-tuned models; {} without
+    fine_tuned: column of the records -> the test of fine-tuned models, group by group;
+      {} without
       fine-tuning.
   """
 
@@ -58,6 +62,7 @@ def evaluate(
   state: State,
   store: ClientStore | None,
   has_trained: np.ndarray,
+  measures: Measures | None = None,
 ) -> Tested:
   """Tests the state after a round.
 
@@ -67,61 +72,127 @@ def evaluate(
     state: the state after the round.
     store: store of the clients' memories of this round; None if they are in the state.
     has_trained: [N] bool, whether a client has trained by now.
+    measures: the metrics to compute; None for none.
   """
   if store and experiment.has_client_models:
-    score = _score_stored_models(
-      experiment, programs.evaluate, state, store, has_trained
+    tested = _test_stored_models(
+      experiment, programs.evaluate, state, store, has_trained, measures
     )
   else:
     score = programs.evaluate(
       state, experiment.tests.examples, experiment.tests.validation
     )
-  num_correct = None
+    tested = tested_models(score, measures)
   if programs.of_clients:
-    num_correct = _test_clients(experiment, programs.of_clients, state, store)
-  for column, test_fine_tuned in programs.fine_tuned.items():
-    num_correct[column] = test_fine_tuned(state)
+    num_correct, numbers = _test_clients(
+      experiment, programs.of_clients, state, store, measures
+    )
+    for column, test_fine_tuned in programs.fine_tuned.items():
+      num_correct[column], numbers[column] = _test_fine_tuned(
+        experiment, test_fine_tuned, state, measures
+      )
+    tested = tested._replace(num_correct=num_correct)
+    if measures:
+      for column, of_clients in numbers.items():
+        kind = column.removesuffix('_accuracy')
+        tested.measured.of_clients[kind] = of_clients
   distance = None
   if experiment.algorithm.share:
     distance = _distance_of_state(experiment, state, store, has_trained)
-  return Tested(score=score, consensus_distance=distance, num_correct=num_correct)
+  return tested._replace(consensus_distance=distance)
 
 
-def _score_stored_models(experiment, program, state, store, has_trained) -> Score:
-  """Score of every client's model; clients that never trained share a model."""
+def tested_models(score: Score, measures: Measures | None) -> Tested:
+  """The results of a test of models, with their metrics in place of the logits.
+
+  Args:
+    score: leaves [M]; on the device or host.
+    measures: the metrics to compute; None for none.
+  """
+  if measures is None:
+    return Tested(score)
+  score = jax.device_get(score)
+  measured = measures.of_models(score)
+  if score.validation is not None:
+    score = score._replace(validation=score.validation._replace(logits=None))
+  return Tested(score._replace(logits=None), measured=measured)
+
+
+def _test_stored_models(
+  experiment, program, state, store, has_trained, measures
+) -> Tested:
+  """The results of every client's model; clients that never trained share a model."""
   distinct_clients, first_untrained = _clients_with_distinct_models(has_trained)
 
-  def score(positions):
+  def test(positions):
     stored = store.read(distinct_clients[positions])
     memories = devices.replicate(stored, experiment.placement.mesh)
     with_memories = state._replace(clients=memories)
-    return program(
+    score = program(
       with_memories, experiment.tests.examples, experiment.tests.validation
     )
+    return tested_models(score, measures)
 
-  scores = _in_groups(
-    score, len(distinct_clients), experiment.planner.participation.cohort_size
+  tested = _in_groups(
+    test, len(distinct_clients), experiment.planner.participation.cohort_size
   )
   position = np.full(
     len(has_trained), np.searchsorted(distinct_clients, first_untrained)
   )
   position[distinct_clients] = np.arange(len(distinct_clients))
-  return jax.tree.map(lambda leaf: leaf[position], scores)
+  return jax.tree.map(lambda leaf: leaf[position], tested)
 
 
-def _test_clients(experiment, program, state, store) -> dict[str, np.ndarray]:
-  """Column -> [T] int32, one for every client that has examples of its own."""
+def _test_clients(
+  experiment, program, state, store, measures
+) -> tuple[dict[str, np.ndarray], dict[str, Numbers]]:
+  """The tests of every client that has examples of its own.
+
+  Returns:
+    Column -> [T] int32, correct examples of each; and column -> [T] numbers of each
+    metric.
+  """
   clients = experiment.tests.of_clients.clients
 
-  def count_correct(positions):
-    if not store:
-      return program(state, positions)
-    memories = devices.replicate(
-      store.read(clients[positions]), experiment.placement.mesh
-    )
-    return program(state._replace(clients=memories), positions)
+  def test(positions):
+    state_of_group = state
+    if store:
+      memories = devices.replicate(
+        store.read(clients[positions]), experiment.placement.mesh
+      )
+      state_of_group = state._replace(clients=memories)
+    scores = jax.device_get(program(state_of_group, positions))
+    num_correct = {column: score.num_correct for column, score in scores.items()}
+    numbers = {
+      column: _numbers_of(measures, positions, score)
+      for column, score in scores.items()
+    }
+    return num_correct, numbers
 
-  return _in_groups(count_correct, len(clients), client_tests.at_a_time(experiment))
+  return _in_groups(test, len(clients), client_tests.at_a_time(experiment))
+
+
+def _test_fine_tuned(
+  experiment, program, state, measures
+) -> tuple[np.ndarray, Numbers]:
+  """[T] int32, correct examples of each fine-tuned model, and its metrics."""
+  num_tested = len(experiment.tests.of_clients.clients)
+  num_correct = np.zeros(num_tested, np.int32)
+  numbers = {
+    name: np.zeros(num_tested) for name in (measures.names if measures else ())
+  }
+  for positions, score in program(state):
+    num_correct[positions] = score.num_correct
+    for name, of_group in _numbers_of(measures, positions, score).items():
+      numbers[name][positions] = of_group
+  return num_correct, numbers
+
+
+def _numbers_of(
+  measures: Measures | None, positions: np.ndarray, score: ClientScore
+) -> Numbers:
+  """[C] numbers of each metric; {} without metrics."""
+  return measures.of_clients(positions, score) if measures else {}
 
 
 def _in_groups(test: Callable, count: int, group_size: int) -> PyTree:

@@ -14,6 +14,9 @@ CONFIG, SUMMARY = 'config.json', 'summary.json'
 METRICS, TIMINGS = 'metrics.jsonl', 'timings.jsonl'
 CLIENTS = 'clients.csv.gz'
 PARTITION = 'partition.npz'
+CONFUSION = 'confusion.npz'
+# The arrays of CONFUSION; see `core.files.arrays`.
+CONFUSION_KINDS = {'round': 'iu ', 'confusion': 'iu YY'}
 # The arrays of PARTITION that others read; see `core.files.arrays`.
 PARTITION_KINDS = {'class_counts': 'iu NY'}
 

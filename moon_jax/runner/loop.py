@@ -20,6 +20,7 @@ from moon_jax.core.types import Dataset, State
 from moon_jax.platform import compile_cache, devices, hosts
 from moon_jax.runner import client_records, client_store, loggers, run_directory
 from moon_jax.runner.callbacks import (
+  BestKeeper,
   Callback,
   CheckedCallback,
   CheckpointSaver,
@@ -37,7 +38,8 @@ from moon_jax.runner.client_file import ClientFile
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.console import Console
 from moon_jax.runner.layout import CLIENTS
-from moon_jax.runner.metrics import Record
+from moon_jax.runner.metric_callbacks import with_metrics
+from moon_jax.runner.metrics import Record, SummaryOptions
 from moon_jax.runner.profiling import Profiler
 from moon_jax.runner.records import Records
 from moon_jax.runner.rounds import Round, Rounds
@@ -190,7 +192,9 @@ def _open(
       console.say(notice)
 
     completed_rounds = int(state.round)
-    records = stack.enter_context(Records(workdir, completed_rounds))
+    records = stack.enter_context(
+      Records(workdir, completed_rounds, SummaryOptions(config))
+    )
     if records.num_dropped:
       console.say(
         f'rounds recorded but not saved, and run again: {records.num_dropped}'
@@ -206,6 +210,9 @@ def _open(
       rounds=range(completed_rounds, config.num_rounds),
     )
     active_loggers = [InThread(logger) for logger in loggers.create(config.logger)]
+    best_keepers = []
+    if config.keep_best != 'none':
+      best_keepers.append(BestKeeper(checkpoints, config, console.say))
     # A round's record is on the disk before its state is saved; the time of the save is
     # recorded after it.
     callbacks = [
@@ -213,6 +220,8 @@ def _open(
       RecordBeginner(records, config.on_nonfinite),
       *map(CheckedCallback, user_callbacks),
       RecordWriter(records, client_file),
+      *with_metrics(run, active_loggers, console.say),
+      *best_keepers,
       CheckpointSaver(checkpoints, records, client_file, config),
       *active_loggers,
       console,

@@ -8,7 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from moon_jax import catalog
 from moon_jax.building.experiment import Experiment
+from moon_jax.config import Config
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError
 from moon_jax.core.flags import flag
@@ -18,6 +20,7 @@ from moon_jax.round.evaluation import Score
 from moon_jax.round.traffic import Traffic
 from moon_jax.runner.clock import PHASES
 from moon_jax.runner.evaluation import Tested
+from moon_jax.runner.measures import Measured
 
 Record = dict[str, Any]
 _NOTHING_MEASURED = types.MappingProxyType({})
@@ -30,6 +33,8 @@ _TEST_PREFIXES = (
   'personal_accuracy',
   'tuned_accuracy',
 )
+# How the columns of clients end whose metric is not defined.
+UNDEFINED = '_undefined'
 _QUARTILES = ('min', 'q1', 'median', 'q3', 'max')
 _FEWEST_WITH_TENTH = 10  # clients of which a tenth is at least one
 _QUARTILE_FRACTIONS = np.linspace(0.0, 1.0, 5)
@@ -265,6 +270,8 @@ def _mean_of_worst(accuracy: np.ndarray, weights: np.ndarray, share: float) -> f
 
 # Fraction of its own best accuracy at which a run counts as having reached it.
 TARGET = 0.95
+_METRIC_SPREAD = ('mean', 'std', 'worst_tenth')
+_KINDS_OF_CLIENT_TESTS = ('user', 'local', 'tuned', 'personal')
 _SPREAD = ('mean', 'weighted_mean', 'std', 'min', 'worst_tenth')
 # The columns of the last tested round that a summary has.
 _SUMMARY_COLUMNS = (
@@ -284,26 +291,74 @@ _SUMMARY_COLUMNS = (
 )
 
 
-def summarise(rounds: list[Record], timings: list[Record]) -> Record:
+class SummaryOptions:
+  """What a configuration says about the summary of a run.
+
+  Attributes:
+    best_by: 'accuracy', 'loss' or the metric that chooses the best round.
+    metrics: names of the metrics of tests.
+  """
+
+  def __init__(self, config: Config | None = None):
+    """config: None for a run of which nothing is known."""
+    self.best_by = config.best_by if config else 'accuracy'
+    self.metrics = catalog.listed_words(config.metrics) if config else ()
+
+  def columns(self) -> list[str]:
+    """The columns of the metrics that a summary has."""
+    columns = []
+    for name in self.metrics:
+      columns += [f'test_{name}', f'validation_{name}']
+      for kind in _KINDS_OF_CLIENT_TESTS:
+        columns += [f'{kind}_{name}_{statistic}' for statistic in _METRIC_SPREAD]
+    return columns
+
+
+def choosing_column(tested: Sequence[Record], best_by: str) -> str:
+  """The column that chooses the best of tested rounds.
+
+  It is that of the validation split if there is one, otherwise of the test split. The
+  accuracy chooses if the metric is not defined in any round.
+  """
+  for column in (f'validation_{best_by}', f'test_{best_by}', 'validation_accuracy'):
+    if any(column in record for record in tested):
+      return column
+  return 'test_accuracy'
+
+
+def best_round(tested: Sequence[Record], column: str) -> Record:
+  """The first record with the best number in a column; some rounds may lack it."""
+  sign = -1 if catalog.is_lower_better(column.partition('_')[2]) else 1
+  with_number = [record for record in tested if column in record]
+  return max(with_number, key=lambda record: sign * record[column])
+
+
+def summarise(
+  rounds: list[Record],
+  timings: list[Record],
+  options: SummaryOptions | None = None,
+) -> Record:
   """The content of summary.json: what a table of runs needs.
 
   Args:
     rounds: the lines of metrics.jsonl, at least one with a test.
     timings: the lines of timings.jsonl; a phase that is absent took no time.
+    options: what the configuration says; None: it sets nothing.
 
   Returns:
     Numbers for a table of runs. With a validation split, the best round has the highest
-    `validation_accuracy`, which is included; `best_test_accuracy` is of that round.
+    `validation_accuracy`, which is included, or the best of another number in
+    `best_by`; `best_test_accuracy` is of that round.
   """
+  options = options or SummaryOptions()
   tested = [record for record in rounds if 'test_accuracy' in record]
   last_tested = tested[-1]
-  is_validated = 'validation_accuracy' in last_tested
-  chosen_by = 'validation_accuracy' if is_validated else 'test_accuracy'
-  best = max(tested, key=lambda record: record[chosen_by])
+  chosen_by = choosing_column(tested, options.best_by)
+  best = best_round(tested, chosen_by)
   target = TARGET * best['test_accuracy']
   reached = next(record for record in tested if record['test_accuracy'] >= target)
   summary = {'rounds': rounds[-1]['round']}
-  for column in _SUMMARY_COLUMNS:
+  for column in (*_SUMMARY_COLUMNS, *options.columns()):
     if column in last_tested:
       summary[column] = last_tested[column]
   summary |= {
@@ -315,6 +370,8 @@ def summarise(rounds: list[Record], timings: list[Record]) -> Record:
     'bytes_down': sum(record['bytes_down'] for record in rounds),
     'bytes_up': sum(record['bytes_up'] for record in rounds),
   }
+  if options.best_by != 'accuracy':
+    summary['best_by'] = chosen_by
   for phase in PHASES:
     column = f'{phase}_seconds'
     summary[column] = round(sum(line.get(column, 0.0) for line in timings), 3)
@@ -358,4 +415,57 @@ def metrics_record(
     record |= over_clients(num_correct, experiment.tests.of_clients.sizes, column)
   if tested.consensus_distance is not None:
     record['consensus_distance'] = tested.consensus_distance
+  if tested.measured:
+    record |= measured_record(tested.measured)
+  return record
+
+
+def measured_record(measured: Measured) -> Record:
+  """The columns of the metrics of a round's tests.
+
+  Returns:
+    `test_NAME` and `validation_NAME`, means over the models for which the metric is
+    defined, absent if there is none; and `user_NAME_...` and so on, see
+    `metric_over_clients`.
+  """
+  record = {}
+  for split, numbers in (
+    ('test', measured.test),
+    ('validation', measured.validation),
+  ):
+    for name, of_models in numbers.items():
+      defined = of_models[~np.isnan(of_models)]
+      if len(defined):
+        record[f'{split}_{name}'] = float(defined.mean())
+  for kind, numbers in measured.of_clients.items():
+    for name, of_clients in numbers.items():
+      record |= metric_over_clients(of_clients, f'{kind}_{name}', name)
+  return record
+
+
+def metric_over_clients(numbers: np.ndarray, column: str, name: str) -> Record:
+  """The distribution of a metric over users, or clients, each on its own examples.
+
+  Args:
+    numbers: [N'] one for each user; NaN if the metric is not defined for its examples.
+    column: beginning of the columns' names.
+    name: name of the metric.
+
+  Returns:
+    Mean, std, quartiles, and the mean of the worst tenth, of the users for which it is
+    defined, each counted once; the number of the others is `..._undefined`, if there
+    are some. No number is weighted by examples: such a mean is not the metric of all
+    examples.
+  """
+  defined = numbers[~np.isnan(numbers)]
+  num_undefined = len(numbers) - len(defined)
+  record = {}
+  if len(defined):
+    weights = np.ones(len(defined))
+    record = _weighted_spread(column, defined, weights)
+    worst_tenth = f'{column}_worst_tenth'
+    if catalog.is_lower_better(name) and worst_tenth in record:
+      record[worst_tenth] = -_mean_of_worst(-defined, weights, 0.1)
+  if num_undefined:
+    record[f'{column}{UNDEFINED}'] = num_undefined
   return record

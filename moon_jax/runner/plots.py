@@ -232,6 +232,24 @@ def heat_map(
   _save(figure, path, dpi=200)
 
 
+def confusion_matrix(
+  path: pathlib.Path,
+  confusion: np.ndarray,
+  title: str,
+  class_names: Sequence[str] = (),
+) -> None:
+  """Draws a confusion matrix [Y, Y], by class and predicted class, as a PNG.
+
+  The classes are numbered, unless class_names [Y] are given.
+  """
+  side = float(np.clip(2.5 + 0.45 * len(confusion), 5.0, 12.0))
+  figure = _figure(side + 1.0, side, title)
+  cells = figure.subplots()
+  cells.set(xlabel='predicted class', ylabel='true class')
+  matrix(cells, confusion, 'test examples', rows=class_names, columns=class_names)
+  _save(figure, path, dpi=200)
+
+
 def clients_drawn(values: np.ndarray) -> np.ndarray:
   """The clients that a picture shows: all in order, or MOST_CLIENTS sorted by value.
 

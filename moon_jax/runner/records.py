@@ -12,7 +12,7 @@ import pathlib
 
 from moon_jax.core import files
 from moon_jax.core.errors import NoCheckpointError
-from moon_jax.runner.metrics import Record, summarise
+from moon_jax.runner.metrics import Record, SummaryOptions, summarise
 from moon_jax.runner.run_directory import METRICS, SUMMARY, TIMINGS, stop_entries
 
 
@@ -27,18 +27,25 @@ class Records:
     num_dropped: number of lines that were removed.
   """
 
-  def __init__(self, workdir: pathlib.Path, completed_rounds: int):
+  def __init__(
+    self,
+    workdir: pathlib.Path,
+    completed_rounds: int,
+    summary_options: SummaryOptions | None = None,
+  ):
     """Opens the files.
 
     Args:
       workdir: the run directory.
       completed_rounds: number of rounds in the state from which the run continues.
+      summary_options: see `summarise`.
 
     Raises:
       NoCheckpointError: the files lack rounds that are in the state.
       RunError: the files cannot be written.
     """
     self._workdir = workdir
+    self._summary_options = summary_options
     self.rounds, self.num_dropped = _drop_later_rounds(
       workdir / METRICS, completed_rounds
     )
@@ -94,7 +101,8 @@ class Records:
       stop_reason: why a callback has ended the run before its last round, or ''.
       rounds_asked: number of rounds that were asked for.
     """
-    summary = summarise(self.rounds, files.read_lines(self._workdir / TIMINGS))
+    timings = files.read_lines(self._workdir / TIMINGS)
+    summary = summarise(self.rounds, timings, self._summary_options)
     summary |= stop_entries(stop_reason, rounds_asked)
     files.write_json(self._workdir / SUMMARY, summary)
 

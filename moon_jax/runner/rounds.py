@@ -37,6 +37,7 @@ from moon_jax.platform import compile_cache, hosts
 from moon_jax.runner import client_records, evaluation
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock, timing_record
+from moon_jax.runner.measures import Measures
 from moon_jax.runner.metrics import Record, metrics_record
 
 _MAX_REASON_LETTERS = 1000
@@ -61,6 +62,8 @@ class Round:
       stays.
     stopped: reason for which the run ends after this round; '' if it does not.
     is_awaited: whether a signal has asked the run to save this round and stop.
+    confusion: [Y, Y] test examples by class and predicted class, of the global model in
+      a tested round with `metrics`; otherwise None.
   """
 
   number: int
@@ -73,6 +76,7 @@ class Round:
   state: State | None
   stopped: str = ''
   is_awaited: bool = False
+  confusion: np.ndarray | None = None
 
   def stop(self, reason: str) -> None:
     """Ends the run after this round or the next tested one; the reason is recorded."""
@@ -171,6 +175,7 @@ class Rounds:
     self._host_tests = bool(
       experiment.algorithm.share or tests_stored_models or experiment.tests.of_clients
     )
+    self._measures = Measures(experiment) if config.metrics else None
     self._tested_clients = client_records.tested_clients(experiment)
     self._has_trained = np.zeros(config.num_clients, bool)
     if self._host_tests:
@@ -382,8 +387,11 @@ class Rounds:
           state,
           self._store,
           self._has_trained,
+          self._measures,
         )
     with activity.doing(f'testing {position}'):
+      if tested and self._measures and not tested.measured:
+        tested = evaluation.tested_models(tested.score, self._measures)
       tested = jax.device_get(tested)
     client_numbers = {}
     if tested:
@@ -401,6 +409,7 @@ class Rounds:
       client_numbers=client_numbers,
       plan=dispatched.plan,
       clock=clock,
+      confusion=tested.measured.confusion if tested and tested.measured else None,
       experiment=self._experiment,
       state=state if is_state_wanted else None,
     )

@@ -351,6 +351,9 @@ def test_changes_leave_out_what_follows_from_another():
 MAY_CHANGE = {
   'num_rounds',
   'eval_every_rounds',
+  'metrics',
+  'best_by',
+  'keep_best',
   'checkpoint_every_rounds',
   'data.dir',
   'data.range',

@@ -142,7 +142,7 @@ def test_a_stop_is_remembered_if_the_run_fails_after_it(tmp_path):
 
 
 def test_a_number_of_a_callback_is_a_column_also_after_a_stop(tmp_path, three_rounds):
-  """The next callback and loggers see it; a resumed run has the bytes of a whole one."""
+  """The next callback sees it; a resumed run has the bytes of a whole one."""
   seen = []
 
   def error_rate(round):

@@ -1,0 +1,107 @@
+"""What else a run with `metrics` does: the confusion matrix, and what is absent."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from moon_jax import catalog
+from moon_jax.core import files
+from moon_jax.runner.callbacks import Callback, Logger, Run, rounds_between_saves
+from moon_jax.runner.layout import CONFUSION, CONFUSION_KINDS
+from moon_jax.runner.metrics import UNDEFINED, Record
+from moon_jax.runner.rounds import Round, is_due
+
+_PICTURE = 'confusion.png'
+
+
+class ConfusionKeeper(Callback):
+  """Keeps the confusion matrix of the last tested round, and draws it at the end.
+
+  It is written where a checkpoint is, before it: a run that is resumed from that
+  checkpoint has it.
+  """
+
+  def __init__(self, run: Run, loggers: Sequence[Logger]):
+    self._run, self._loggers = run, loggers
+    self._arrays: dict[str, np.ndarray] = {}
+
+  def after_round(self, round: Round) -> None:
+    """Writes the matrix if the state may be saved."""
+    if round.confusion is not None:
+      self._arrays = {
+        'round': np.asarray(round.number),
+        'confusion': round.confusion,
+      }
+    config = self._run.config
+    run_may_end = bool(round.stopped) or round.is_awaited
+    every = rounds_between_saves(config)
+    may_be_saved = is_due(round.number, every, config.num_rounds) or run_may_end
+    if self._arrays and may_be_saved and round.state is not None:
+      files.write_arrays(self._run.workdir / CONFUSION, self._arrays)
+      self._arrays = {}
+
+  def end(self) -> None:
+    """Draws the matrix, with the names of the classes."""
+    path = self._run.workdir / CONFUSION
+    if not path.exists():  # each client has a model of its own
+      return
+    # matplotlib is imported here, because the first round need not wait for it.
+    from moon_jax.runner import plots
+
+    arrays = files.arrays(path, kinds=CONFUSION_KINDS)
+    picture = self._run.workdir / _PICTURE
+    plots.confusion_matrix(
+      picture,
+      arrays['confusion'],
+      f'{self._run.workdir.name}, round {arrays["round"]}',
+      self._run.experiment.data.class_names,
+    )
+    for logger in self._loggers:
+      logger.log_picture(picture)
+
+
+class UndefinedMetrics(Callback):
+  """Says once which metrics are not defined, and therefore in no column."""
+
+  def __init__(self, names: Sequence[str], print_line: Callable[[str], None]):
+    """names: names of the metrics; print_line: called with a line."""
+    self._names, self._print_line = names, print_line
+    self._columns: set[str] = set()
+
+  def after_round(self, round: Round) -> None:
+    """Prints a line if a column is missing for the first time."""
+    missing = dict(self._missing(round.metrics))
+    new_columns = missing.keys() - self._columns
+    if new_columns:
+      self._columns |= new_columns
+      words = [f'{column} ({missing[column]})' for column in sorted(new_columns)]
+      self._print_line(
+        f'not defined on these examples, and left out: {", ".join(words)}'
+      )
+
+  def _missing(self, record: Record) -> Iterator[tuple[str, str]]:
+    """Each column that lacks numbers, and what it lacks."""
+    for split in ('test', 'validation'):
+      for name in self._names:
+        column = f'{split}_{name}'
+        if f'{split}_accuracy' in record and column not in record:
+          yield column, 'the column'
+    for column, number in record.items():
+      if column.endswith(UNDEFINED):
+        yield column.removesuffix(UNDEFINED), f'{number} of the clients'
+
+
+def with_metrics(
+  run: Run, loggers: Sequence[Logger], print_line: Callable[[str], None]
+) -> list[Callback]:
+  """These callbacks, for a run with `metrics`; [] for another.
+
+  Args:
+    run: the run.
+    loggers: get the picture of the confusion matrix.
+    print_line: called with a line for the user.
+  """
+  names = catalog.listed_words(run.config.metrics)
+  if not names:
+    return []
+  return [ConfusionKeeper(run, loggers), UndefinedMetrics(names, print_line)]

@@ -1,0 +1,211 @@
+"""The models of the best round are kept, whatever happens to the run."""
+
+import errno
+
+import jax
+import numpy as np
+import pytest
+
+import moon_jax
+from moon_jax.core import files
+from moon_jax.core.errors import RunError, UsageError
+from moon_jax.predict import command
+from moon_jax.runner import checkpoint, saved_state
+from tests.processes import launched
+from tests.run_directories import TINY
+
+# The validation accuracy rises and falls: the best round is neither first nor last.
+KEEPING = TINY | {
+  'algorithm': 'fedavg',
+  'num_rounds': 6,
+  'seed': 3,
+  'data.validation': 0.2,
+  'partition.beta': 0.2,
+  'optimizer.learning_rate': 0.3,
+  'checkpoint_every_rounds': 2,
+  'keep_best': 'validation',
+}
+
+
+def config(**changes):
+  return moon_jax.load_config('configs/digits_moon.py', KEEPING | changes)
+
+
+def kept(workdir):
+  """Names of the folders with a state."""
+  return sorted(path.name for path in (workdir / 'checkpoints').iterdir())
+
+
+def same_models(workdir, other_workdir, clients=(None,)):
+  """Whether the best models of two runs are equal, bit by bit."""
+  for client in clients:
+    first = moon_jax.load(workdir, client=client, round='best')
+    second = moon_jax.load(other_workdir, client=client, round='best')
+    assert first.round == second.round
+    jax.tree.map(np.testing.assert_array_equal, first.variables, second.variables)
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+  """An undisturbed run."""
+  return moon_jax.run(config(), tmp_path_factory.mktemp('best') / 'run')
+
+
+@pytest.fixture(scope='module')
+def personal(tmp_path_factory):
+  """An undisturbed run of clients' own models, which are on the disk."""
+  settings = config(algorithm='solo', **{'execution.client_store': 'disk'})
+  return moon_jax.run(settings, tmp_path_factory.mktemp('best') / 'run')
+
+
+def test_the_best_model_is_that_of_the_best_round(whole):
+  accuracies = [line['validation_accuracy'] for line in whole.metrics]
+  best_round = whole.summary['best_round']
+  assert best_round == np.argmax(accuracies) + 1
+  assert 1 < best_round < 6
+  trained = moon_jax.load(whole.workdir, round='best')
+  assert trained.round == best_round
+  models = [round.global_model for round in moon_jax.rounds(config())]
+  jax.tree.map(np.testing.assert_array_equal, trained.variables, models[best_round - 1])
+  assert trained.about['test_accuracy'] == whole.summary['best_test_accuracy']
+  # The same number names it, as it names the newest checkpoints.
+  assert moon_jax.load(whole.workdir, round=best_round).round == best_round
+  assert moon_jax.load(whole.workdir, round=4).round == 4
+  assert moon_jax.load(whole.workdir).round == 6
+  assert f'best-{best_round}' in kept(whole.workdir)
+
+
+def test_a_round_that_is_not_kept_is_one_line(whole, tmp_path):
+  best_round = whole.summary['best_round']
+  problem = rf'round=1 is not kept in .*: 4, 6, and the best round, {best_round}\.$'
+  with pytest.raises(UsageError, match=problem):
+    moon_jax.load(whole.workdir, round=1)
+  moon_jax.load(whole.workdir, round='best').save(tmp_path / 'best.npz')
+  assert moon_jax.load(tmp_path / 'best.npz', round=best_round).round == best_round
+  with pytest.raises(UsageError, match=r"round='best' must be left out"):
+    moon_jax.load(tmp_path / 'best.npz', round='best')
+
+
+def test_the_programs_take_the_best_round(whole, tmp_path):
+  from moon_jax import export
+
+  words = [str(whole.workdir), '--output=best.npz', '--round=best']
+  written = launched(tmp_path, words, program=export.main)
+  best_round = whole.summary['best_round']
+  assert f'after round {best_round} of' in written.stdout
+  images, _ = moon_jax.load(whole.workdir).test_data()
+  np.savez(tmp_path / 'images.npz', images=images)
+  words = [f'--workdir={whole.workdir}', '--input=images.npz', '--round=best']
+  predicted = launched(tmp_path, words, program=command.main)
+  assert f'after round {best_round} of' in predicted.stdout
+  labels = np.load(tmp_path / 'images_predictions.npz')['labels']
+  best = moon_jax.load(tmp_path / 'best.npz')
+  assert labels.tolist() == best.predict(images).labels.tolist()
+  words[-1] = '--round=last'
+  refused = launched(tmp_path, words, program=command.main)
+  assert refused.returncode == 2
+  assert refused.stderr.startswith("--round='last' must be best, or the number of")
+
+
+@pytest.mark.parametrize('fails_at', [3, 4, 5])
+def test_a_run_that_dies_and_goes_on_has_the_same_best_model(whole, tmp_path, fails_at):
+  def die(round):
+    if round.number == fails_at:
+      raise KeyError('the process dies')
+
+  with pytest.raises(KeyError):
+    moon_jax.run(config(), tmp_path / 'run', callbacks=[die])
+  resumed = moon_jax.run(config(), tmp_path / 'run')
+  assert resumed.metrics == whole.metrics
+  same_models(tmp_path / 'run', whole.workdir)
+  assert kept(tmp_path / 'run') == kept(whole.workdir)
+
+
+def test_a_best_round_of_a_lost_checkpoint_comes_again(whole, tmp_path, monkeypatch):
+  """The disk fills up after the best round is written, before the checkpoint is."""
+  best_round = whole.summary['best_round']
+  following = best_round + best_round % 2
+  save = saved_state.save
+
+  def save_until_full(folder, state, index, entries):
+    if folder.name.startswith(f'{following}.'):
+      raise OSError(errno.ENOSPC, 'full')
+    save(folder, state, index, entries)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(saved_state, 'save', save_until_full)
+    with pytest.raises(RunError, match='cannot be written'):
+      moon_jax.run(config(), tmp_path / 'run')
+  assert f'best-{best_round}' in kept(tmp_path / 'run')
+  moon_jax.run(config(), tmp_path / 'run')
+  same_models(tmp_path / 'run', whole.workdir)
+  # The best round up to the last checkpoint, if that is the last which is undamaged.
+  damaged = tmp_path / 'run/checkpoints/6/manifest.json'
+  damaged.write_text(damaged.read_text()[:-2])
+  (tmp_path / 'run/summary.json').unlink()
+  moon_jax.run(config(), tmp_path / 'run')
+  same_models(tmp_path / 'run', whole.workdir)
+
+
+def test_own_models_on_the_disk(personal, tmp_path):
+  """The places of their memories stay, though later rounds write over others."""
+
+  def die(round):
+    if round.number == 5:
+      raise KeyError('the process dies')
+
+  best_round = personal.summary['best_round']
+  settings = config(algorithm='solo', **{'execution.client_store': 'disk'})
+  with pytest.raises(KeyError):
+    moon_jax.run(settings, tmp_path / 'run', callbacks=[die])
+  moon_jax.run(settings, tmp_path / 'run')
+  same_models(tmp_path / 'run', personal.workdir, clients=range(10))
+  on_device = config(algorithm='solo', **{'execution.client_store': 'device'})
+  states = [round.state for round in moon_jax.rounds(on_device)]
+  for client in range(10):
+    best = moon_jax.load(personal.workdir, client=client, round='best')
+    expected = jax.tree.map(
+      lambda leaf, client=client: leaf[client], states[best_round - 1].clients
+    )
+    leaves = {leaf.tobytes() for leaf in map(np.asarray, jax.tree.leaves(expected))}
+    assert {leaf.tobytes() for leaf in jax.tree.leaves(best.variables)} <= leaves
+
+
+def test_a_run_goes_on_from_the_disk_to_the_device(personal, tmp_path):
+  """The best round keeps its places in the file of memories."""
+  settings = config(algorithm='solo', **{'execution.client_store': 'disk'})
+  moon_jax.run(settings, tmp_path / 'run')
+  moved = {'execution.client_store': 'device', 'num_rounds': 10}
+  moon_jax.run(config(algorithm='solo', **moved), tmp_path / 'run')
+  assert moon_jax.load(tmp_path / 'run', client=0, round='best').round >= 1
+
+
+def test_what_chooses_is_asked_for(tmp_path):
+  with pytest.raises(UsageError) as caught:
+    config(**{'data.validation': 0.0})
+  assert str(caught.value) == (
+    "--config.keep_best='validation' needs examples for validation: add "
+    '--config.data.validation=0.1, or let the test set choose by '
+    "--config.keep_best='test'."
+  )
+  by_test = config(
+    keep_best='test', best_by='nll', metrics='nll', **{'data.validation': 0.0}
+  )
+  run = moon_jax.run(by_test, tmp_path / 'run')
+  losses = [line['test_nll'] for line in run.metrics]
+  assert moon_jax.load(run.workdir, round='best').round == np.argmin(losses) + 1
+  folder = checkpoint.best_folders(run.workdir / 'checkpoints')[0]
+  manifest = files.read_json(folder / 'manifest.json')
+  assert (manifest['best_by'], manifest['best_number']) == ('test_nll', min(losses))
+
+
+def test_a_run_that_keeps_none_says_how(tmp_path, capsys):
+  plain = config(keep_best='none', num_rounds=2)
+  run = moon_jax.run(plain, tmp_path / 'run')
+  with pytest.raises(UsageError, match=r'has no best round: --config\.keep_best='):
+    moon_jax.load(run.workdir, round='best')
+  capsys.readouterr()
+  moon_jax.run(config(num_rounds=4), tmp_path / 'run')
+  told = capsys.readouterr().out
+  assert told.count('the best round by validation_accuracy among the 2 so far') == 1
+  assert moon_jax.load(run.workdir, round='best').round in (3, 4)
