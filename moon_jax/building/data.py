@@ -86,6 +86,10 @@ class Divided(NamedTuple):
     """N."""
     return len(self.partition.sizes)
 
+  def client_name(self, client: int) -> str:
+    """The name that the data give a client, or its number."""
+    return _client_name(self.user_ids, client)
+
 
 class TrainingData(NamedTuple):
   """The clients' training examples: who owns them, and where they are.
@@ -116,11 +120,15 @@ class TrainingData(NamedTuple):
 
   def client_name(self, client: int) -> str:
     """The name that the data give a client, or its number."""
-    return str(client) if self.user_ids is None else name_of(self.user_ids[client])
+    return _client_name(self.user_ids, client)
 
   def client_names(self) -> list[str]:
     """[N] `client_name` of each client."""
     return [self.client_name(client) for client in range(len(self.partition.sizes))]
+
+
+def _client_name(user_ids: np.ndarray | None, client: int) -> str:
+  return str(client) if user_ids is None else name_of(user_ids[client])
 
 
 def partition_seed(config: Config) -> int:

@@ -107,7 +107,9 @@ def hold_out_client_tests(
       fraction,
       'must be 0.0: the test examples have user ids, and are the tests of the clients.',
     )
-  training_partition, client_tests = hold_out(divided.partition, fraction, options.seed)
+  training_partition, client_tests = hold_out(
+    divided.partition, fraction, options.seed, divided.client_name
+  )
   return HeldOut(training_partition=training_partition, client_tests=client_tests)
 
 

@@ -1,5 +1,6 @@
 """The examples that test one client: some of its own, or the user's test examples."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -35,7 +36,10 @@ class ClientTestRows(NamedTuple):
 
 
 def hold_out(
-  partition: Partition, fraction: float, seed: int
+  partition: Partition,
+  fraction: float,
+  seed: int,
+  client_name: Callable[[int], str] = str,
 ) -> tuple[Partition, ClientTestRows]:
   """Takes a fraction of each client's examples from training, to test that client.
 
@@ -46,6 +50,7 @@ def hold_out(
     partition: the owner of each example.
     fraction: above 0, below 1.
     seed: seed of the draw.
+    client_name: number of a client -> its name, for messages.
 
   Returns:
     The training examples of each client, and the tests.
@@ -63,8 +68,9 @@ def hold_out(
     raise KnobError(
       'data.local_test',
       fraction,
-      f'leaves client {client} nothing to train on: it owns {sizes[client]} of the '
-      f'examples. Lower it, or raise {flag("partition.min_size")}.',
+      f'leaves client {client_name(client)} nothing to train on: it owns '
+      f'{sizes[client]} of the examples. Lower it, or raise '
+      f'{flag("partition.min_size")}.',
     )
   if not test_sizes.any():
     raise KnobError(

@@ -33,13 +33,13 @@ GENERAL = {
     'Worst client, own model on its own tests', 'accuracy, %', 100.0
   ),
   'local_accuracy_weighted_mean': Metric(
-    "Global model on clients' own tests", 'test accuracy, %', 100.0
+    "Global model on all clients' own tests together", 'accuracy, %', 100.0
   ),
   'tuned_accuracy_weighted_mean': Metric(
-    "Global model, fine-tuned, on clients' own tests", 'test accuracy, %', 100.0
+    "Fine-tuned models on all clients' own tests together", 'accuracy, %', 100.0
   ),
   'personal_accuracy_weighted_mean': Metric(
-    "Clients' own models on their own tests", 'test accuracy, %', 100.0
+    "Clients' own models on all their own tests together", 'accuracy, %', 100.0
   ),
   'user_accuracy_worst_tenth': Metric(
     'Worst tenth of users', 'test accuracy, %', 100.0

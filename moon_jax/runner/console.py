@@ -362,18 +362,24 @@ _TEST_WORDS = {
   'validation_accuracy': ', validation accuracy',
   'user_accuracy_worst_tenth': ', worst tenth of users',
   'user_accuracy_min': ', worst user',
-  'local_accuracy_weighted_mean': ', on own tests',
+  'local_accuracy_weighted_mean': ', on all own tests',
   'tuned_accuracy_weighted_mean': ', fine-tuned',
-  'personal_accuracy_weighted_mean': ', own models on own tests',
+  'personal_accuracy_weighted_mean': ', own models on all own tests',
 }
 
 
 def describe_test(record: Record) -> str:
   """'test accuracy 0.9120', with the spread over clients; '' if untested."""
-  columns = [column for column in _TEST_WORDS if column in record]
-  if 'user_accuracy_worst_tenth' in columns:
-    columns.remove('user_accuracy_min')
-  return ''.join(f'{_TEST_WORDS[column]} {record[column]:.4f}' for column in columns)
+  has_tenth = 'user_accuracy_worst_tenth' in record
+  has_models = 'test_accuracy_std' in record  # of the clients
+  words = dict(_TEST_WORDS)
+  if has_models:
+    words['test_accuracy'] = "test accuracy of clients' own models, mean"
+  return ''.join(
+    f'{introduction} {record[column]:.4f}'
+    for column, introduction in words.items()
+    if column in record and not (has_tenth and column == 'user_accuracy_min')
+  )
 
 
 def describe_training(record: Record, measured: Collection[str]) -> str:

@@ -75,7 +75,15 @@ def test_a_log_has_a_line_a_round():
 def test_an_untested_round_and_the_spread_over_models():
   assert describe_test({'train_loss': 1.0}) == ''
   several = RECORD | {'test_accuracy_std': 0.05}
-  assert describe_test(several) == 'test accuracy 0.5320 +- 0.0500'
+  words = "test accuracy of clients' own models, mean 0.5320 +- 0.0500"
+  assert describe_test(several) == words
+  # A summary of an older version has a worst tenth, and no worst user.
+  users = RECORD | {'user_accuracy_worst_tenth': 0.25}
+  expected = 'test accuracy 0.5320, worst tenth of users 0.2500'
+  assert describe_test(users) == expected
+  assert describe_test(users | {'user_accuracy_min': 0.125}) == expected
+  few = RECORD | {'user_accuracy_min': 0.125}
+  assert describe_test(few) == 'test accuracy 0.5320, worst user 0.1250'
   # Names do not matter: a part is a term of the loss unless the algorithm only measures
   # it, and columns after the drift are no parts.
   record = {'train_loss': 1.0, 'head_cosine': 0.5, 'l1': 1, 'drift': 2.0, 'p_loss': 3.0}
