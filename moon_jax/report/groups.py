@@ -10,13 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 import pandas as pd
 
 from moon_jax import catalog
-from moon_jax.core.errors import UsageError
+from moon_jax.core.errors import UsageError, printable
 from moon_jax.core.flags import option
 from moon_jax.report import naming
 from moon_jax.report.naming import ALGORITHM, DIGEST, PLAIN, Key, Value
 from moon_jax.report.request import Choice
 from moon_jax.report.runs import Ending, Note, Run
 
+_MAX_VALUES_NAMED = 20  # in a message
 # Groups of knobs that change how clients and server work together, like an algorithm.
 _GROUPS_LIKE_ALGORITHMS = {'topology', 'server_optimizer'}
 
@@ -46,11 +47,14 @@ def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
     return lacks_knob or has_chosen_value(run, name)
 
   chosen = [run for run in runs if all(is_chosen(run, name) for name in choice.where)]
-  every_knob_matches = all(
-    any(has_chosen_value(run, name) for run in runs) for name in choice.where
-  )
-  if not (every_knob_matches and chosen):
-    raise UsageError(f'--where: none of the {len(runs)} runs is chosen.')
+  for name, words in choice.where.items():
+    if not any(has_chosen_value(run, name) for run in runs):
+      raise UsageError(
+        f'{option("where")}: no run has {name}={",".join(words)}, '
+        f'only {_values_of(name, runs)}.'
+      )
+  if not chosen:
+    raise UsageError(f'{option("where")}: none of the {len(runs)} runs is chosen.')
   return chosen
 
 
@@ -59,6 +63,18 @@ def _require_known(flag_name: str, names: Iterable[str], known_names: set[str]) 
     if name not in known_names:
       hint = catalog.did_you_mean(name, known_names)
       raise UsageError(f'{option(flag_name)}: no run has a setting {name!r}.{hint}')
+
+
+def _values_of(knob: str, runs: Sequence[Run]) -> str:
+  """'0.5, 5': the values that runs have for a knob, the first of them if many."""
+  values = {run.knobs[knob] for run in runs if knob in run.used_knobs}
+  numbers = sorted(value for value in values if isinstance(value, int | float))
+  words = sorted(str(value) for value in values if not isinstance(value, int | float))
+  texts = [naming.value_text(number) for number in numbers] + words
+  shown = [printable(text) or "''" for text in texts[:_MAX_VALUES_NAMED]]
+  if len(texts) > len(shown):
+    shown.append('...')
+  return ', '.join(shown)
 
 
 def _is(value: Value | None, word: str) -> bool:

@@ -157,7 +157,8 @@ ACCURACY = _by_series(
   title='Accuracy',
   caption='Mean ± sample standard deviation over the n finished runs of a series. The '
   'difference to FedAvg is the mean over the seeds that both have, with equally many '
-  'rounds; p is the p-value of a two-sided paired t-test over at least two seeds. '
+  'rounds; p is the p-value of a two-sided paired t-test, and - with fewer than two '
+  'pairs, or if all differences are equal. '
   'The best accuracy is on the test set, in the round in which the accuracy on the '
   'split that is named under "best by" is highest.',
   columns=[

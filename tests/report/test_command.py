@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
     ('compare runs/a --over=seed', "Unknown command line flag 'over'"),
     ('runs --config=nowhere.py', "--config='nowhere.py' is not a file."),
     ('runs --where=data.nme=x', "no run has a setting 'data.nme'. Did you mean "),
-    ('runs --where=seed=7', '--where: none of the 1 runs is chosen.'),
+    ('runs --where=seed=7', '--where: no run has seed=7, only 0.'),
     ('runs --where=seed', "--where='seed' must be KNOB=VALUE"),
     ('runs --where=seed=1 --where=seed=2', "--where names 'seed' twice."),
     ('runs --group=moon.nu', "--group: no run has a setting 'moon.nu'. Did you mean "),

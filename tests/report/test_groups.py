@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from moon_jax.core.errors import UsageError
 from moon_jax.report import command, features, groups, models, naming, runs
 from tests.report.reports import Collected, change_config, settings_of, write_runs
 
@@ -206,6 +207,17 @@ def two_runs(tmp_path_factory):
 )
 def test_where_takes_a_value_as_it_is_written(two_runs, words, names):
   assert names_where(two_runs, words) == names
+
+
+def test_where_lists_the_values_if_no_run_has_that_one(two_runs):
+  with pytest.raises(
+    UsageError, match=r'--where: no run has moon.mu=7, only 0\.5, 5\.'
+  ):
+    names_where(two_runs, 'moon.mu=7')
+  with pytest.raises(UsageError, match='no run has algorithm=fedavg, only moon'):
+    names_where(two_runs, 'algorithm=fedavg')
+  with pytest.raises(UsageError, match='no run has drop_last=maybe, only False, True'):
+    names_where(two_runs, 'drop_last=maybe')
 
 
 def test_a_text_that_is_a_numeral_is_chosen_as_it_is_written():
