@@ -117,6 +117,7 @@ def step_flops(images, changes):
   return engine._step_flops(built, experiment.initial_state(built))
 
 
+@pytest.mark.slow
 def test_frozen_networks_count_in_each_step_that_runs_them(images):
   of_two_epochs = step_flops(images, {'local_epochs': 2})
   of_four_epochs = step_flops(images, {'local_epochs': 4})

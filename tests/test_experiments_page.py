@@ -26,6 +26,7 @@ MOON = 'configs/moon_cvpr21.py:moon'
 # --- what is committed ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_committed_page_is_what_the_command_writes():
   assert page(COMMITTED) == COMMITTED.page.read_text()
 

@@ -206,6 +206,7 @@ def test_a_request_in_the_last_round_of_a_run_begins_no_other(
   assert are_kept(queued_runs, results) == [True, False, False, False]
 
 
+@pytest.mark.slow
 def test_processes_say_where_their_errors_are(tmp_path):
   (tmp_path / 'table.txt').write_text(f'0 review: moon {SETTINGS} data.limit=1\n')
   process = launch(

@@ -233,6 +233,7 @@ compile_cache.compiled(sys.argv[1], compile_programs)
 """
 
 
+@pytest.mark.slow
 def test_processes_that_start_at_once_share_an_empty_folder(tmp_path, monkeypatch):
   monkeypatch.setenv('PYTHONPATH', str(ROOT))
   monkeypatch.delenv('JAX_COMPILATION_CACHE_DIR')

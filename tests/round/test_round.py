@@ -244,7 +244,7 @@ KEEPING += [('decentralized_moon', {}), ('decentralized_fedavg', {})]
 @pytest.mark.parametrize(
   ('algorithm', 'options', 'num_lanes'),
   few(
-    [('scaffold', {}, 1), ('moon', {'num_previous': 2}, 2)],
+    [('moon', {'num_previous': 2}, 2)],
     [(*keeping, lanes) for keeping in KEEPING for lanes in (1, 2)],
   ),
 )

@@ -260,6 +260,7 @@ def test_different_commands_are_refused_with_the_difference(folders):
 
 
 @pytest.mark.faults
+@pytest.mark.slow
 def test_processes_with_different_numbers_of_devices_are_refused(folders):
   outcomes = run(
     folders, *RUN, words_of_each=[[f'{DEVICES}{count}'] for count in (1, 2)]
