@@ -250,7 +250,9 @@ class Rounds:
         plan = packed.plan.with_few_steps(steps).for_device()
         inputs = programs.round_inputs(self._experiment, packed.index, plan)
         begin = time.perf_counter()
-        state, _ = self._programs.run_round(state, *inputs, packed.train)
+        state, _ = self._programs.run_round(
+          state, inputs.plan, inputs.scalars, packed.train
+        )
         jax.block_until_ready(state)
         seconds[steps] = time.perf_counter() - begin
     seconds_of_more = max(0.0, seconds[few_steps] - seconds[1])
