@@ -6,7 +6,8 @@
   --workdir=DIR   the run directory
   --input=FILE    an .npz file with `images`, or else `test_x`: [M, H, W] or
                   [M, H, W, C], of the size of the training images and with
-                  the same numbers of black and white
+                  the same numbers of black and white; other examples have the
+                  axes of the run's data
   --output=FILE   an .npz file for `labels` [M], `logits` [M, classes] and
                   `representations` [M, D]; default <input>_predictions.npz
   --client=N      the client, by name or by number from 0, if each client has a model

@@ -213,6 +213,7 @@ def shown_bounds():
 OTHER_RULES = {
   'topology.degree',
   'cnn_transformer.heads',
+  'cnn_1d.kernel',
   'dco_moon.normalise',
   'execution.devices',
   'execution.lanes',
