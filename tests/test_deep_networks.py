@@ -30,7 +30,9 @@ def arrays_of_a_round(config):
   )
   # Mean 0 and deviation 1 leave the images as they are; else both sides round
   # otherwise.
-  examples = built.data.train.examples._replace(mean=np.zeros(3), std=np.ones(3))
+  examples = dataclasses.replace(
+    built.data.train.examples, mean=np.zeros(3), std=np.ones(3)
+  )
   train = dataclasses.replace(built.data.train, examples=examples)
   built = built._replace(network=network, data=built.data._replace(train=train))
   state = jax.tree.map(to_float64, engine.state_with_previous_models(built))

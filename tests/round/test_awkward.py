@@ -1,5 +1,6 @@
 """Awkward data: right by the reference, not just alive."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -32,7 +33,7 @@ def run_and_reference(algorithm, sizes, labels, num_lanes=2, num_devices=1):
   def owned(index, data):
     images, offsets = world.data()[0].images, np.cumsum([0, *sizes])
     images = np.asarray(images)[: len(labels)]
-    examples = data.examples._replace(images=images, labels=labels)
+    examples = dataclasses.replace(data.examples, images=images, labels=labels)
     rows, offsets = np.arange(len(labels), dtype=np.int32), offsets.astype(np.int32)
     split = device.TrainSplit(
       examples=examples,

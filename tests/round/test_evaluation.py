@@ -1,5 +1,6 @@
 """Evaluation is exact on a test set of any size."""
 
+import dataclasses
 import itertools
 
 import jax
@@ -42,7 +43,7 @@ def test_equals_one_plain_forward_however_it_is_split(batch_size, num_devices):
   ]
   assert len({*num_correct[0]}) > 2
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *models)
-  split = split._replace(clients=jnp.asarray(owners))
+  split = dataclasses.replace(split, clients=jnp.asarray(owners))
   score = evaluated(stacked, split, batch_size, num_devices, num_clients=7)
   assert score.num_correct_of_users.tolist() == num_correct
   assert score.num_correct.tolist() == np.sum(num_correct, 1).tolist()
@@ -52,7 +53,7 @@ def test_equals_one_plain_forward_however_it_is_split(batch_size, num_devices):
     np.testing.assert_allclose(score.loss_sum[index] / 75, loss, rtol=1e-5)
   # If the labels are a model's own answers, all 75 examples are correct, and filler is
   # too, but it must not count.
-  easy = split._replace(labels=jnp.asarray(answers[0], jnp.int32))
+  easy = dataclasses.replace(split, labels=jnp.asarray(answers[0], jnp.int32))
   assert evaluated(stacked, easy, batch_size, num_devices).num_correct[0] == 75
 
 

@@ -28,7 +28,7 @@ def run(algorithm, plans, client, bad_value):
     images = np.asarray(data.examples.images, np.float32)
     if index >= FIRST_BAD:
       images[world.owned()[client], 3, 3] = bad_value
-    examples = data.examples._replace(images=images)
+    examples = dataclasses.replace(data.examples, images=images)
     return dataclasses.replace(data, examples=examples)
 
   return world.run(algorithm, NUM_ROUNDS, plans=plans, data_of=data_of)
