@@ -1,5 +1,6 @@
 """A loaded model is the one that was trained and tested, or the reason is one line."""
 
+import csv
 import dataclasses
 import json
 import pathlib
@@ -9,6 +10,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn import datasets
 
 import moon_jax
@@ -318,14 +320,18 @@ INPUTS = {
     ('--inptu=in.npz', "Unknown command line flag 'inptu'"),
     ('--workdir=run --input=absent.npz', 'No such file'),
     ('--workdir=run --input=text.npz', "--input='text.npz' must be an .npz file"),
+    ('--workdir=run --input=text.txt', 'must be a folder of pictures, a picture, or'),
+    ('--workdir=run --input=in.npz --split=test', '--split needs --source=NAME'),
+    ('--workdir=run --input=x --source=tfds --split=a', 'must be test, train or'),
+    ('--workdir=run --input=x --source=tdfs', "There is no data 'tdfs'. Did you mean"),
     ('--workdir=run --input=key.npz', 'must be an .npz file with images or test_x'),
     ('--workdir=run --input=shape.npz', "--input='shape.npz': "),
     ('--workdir=. --input=in.npz', 'not a run directory'),
     ('--workdir=run --input=in.npz --config=no.py', "--config='no.py' is not a file"),
     ('--workdir=run --input=in.npz --output=a/b.npz', "no folder 'a'"),
     (f'--workdir=run --input=in.npz --output={"p" * 296}.npz', 'File name too long'),
-    ('--workdir=run --input=in.npz --output=b.txt', 'must end in .npz'),
-    ('--workdir=run --input=.', "--input='.' must be an .npz file"),
+    ('--workdir=run --input=in.npz --output=b.txt', 'must end in .csv or .npz'),
+    ('--workdir=run --input=empty', "--input='empty' has no pictures"),
     ('--workdir=run --input=in.npz --output=./in.npz', 'is the --input'),
     ('--workdir=run --input=in.npz --client=-1', 'client=-1 must be left out'),
     ('--workdir=empty --input=in.npz', 'no undamaged'),
@@ -341,12 +347,124 @@ def test_bad_command_lines(words, message, tmp_path, workdir, capsys, monkeypatc
   for name, arrays in INPUTS.items():
     np.savez(name, **arrays)
   (tmp_path / 'text.npz').write_text('text')
+  (tmp_path / 'text.txt').write_text('text')
+  (tmp_path / 'empty').mkdir(exist_ok=True)
   before = contents(tmp_path)
   code, line = predict(capsys, *words.split())
   assert code == (ExitCode.NO_CHECKPOINT if is_empty else ExitCode.USAGE)
   assert message in line
   assert line.count('\n') == 1
   assert contents(tmp_path) == before
+
+
+# --- pictures, and splits of data sets ------------------------------------------------
+
+
+@pytest.fixture(scope='module')
+def pictures(tmp_path_factory, workdir, loaded):
+  """A folder of the first test images as CLASS/*.png, twice as large."""
+  folder = tmp_path_factory.mktemp('pictures')
+  images, labels = loaded.test_data()
+  for row in range(30):
+    level = np.rint(images[row, ..., 0] * (255 / 16)).astype(np.uint8)
+    path = folder / str(labels[row]) / f'{row}.png'
+    path.parent.mkdir(exist_ok=True)
+    Image.fromarray(level).save(path)
+  return folder
+
+
+def _enlarge(folder):
+  picture = sorted(folder.glob('*/*.png'))[-1]
+  Image.open(picture).resize((16, 16)).save(picture)
+
+
+def rows_of(path):
+  with path.open(newline='') as file:
+    return list(csv.DictReader(file))
+
+
+def test_a_folder_of_pictures_by_class(pictures, workdir, loaded, tmp_path, capsys):
+  target = tmp_path / 'out.csv'
+  words = f'--workdir={workdir}', f'--input={pictures}', f'--output={target}'
+  code, text = predict(capsys, *words)
+  assert code == ExitCode.DONE
+  images, labels = loaded.test_data()
+  expected = loaded.predict(images[:30])
+  rows = rows_of(target)
+  assert [row['name'] for row in rows] == sorted(
+    f'{labels[row]}/{row}.png' for row in range(30)
+  )
+  for row in rows:
+    number = int(row['name'].split('/')[1].removesuffix('.png'))
+    logits = expected.logits[number].astype(float)
+    probabilities = np.exp(logits) / np.exp(logits).sum()
+    written = [float(row[f'probability of {label}']) for label in range(10)]
+    np.testing.assert_allclose(written, probabilities, rtol=1e-4)
+    assert row['label'] == str(labels[number])
+    assert row['predicted'] == str(expected.labels[number])
+  accuracy = np.mean(expected.labels == labels[:30])
+  assert f'accuracy {accuracy:.4f}, balanced_accuracy ' in text
+  confusion = rows_of(tmp_path / 'out_confusion.csv')
+  counts = [
+    [int(row[f'predicted {label}']) for label in range(10)] for row in confusion
+  ]
+  assert np.trace(counts) == round(accuracy * 30)
+  np.testing.assert_array_equal(
+    np.sum(counts, axis=1), np.bincount(labels[:30], minlength=10)
+  )
+
+
+def test_a_picture_has_no_label(pictures, workdir, tmp_path, capsys):
+  picture = sorted(pictures.glob('*/*.png'))[0]
+  target = tmp_path / 'out.csv'
+  words = f'--workdir={workdir}', f'--input={picture}', f'--output={target}'
+  assert predict(capsys, *words)[0] == ExitCode.DONE
+  (row,) = rows_of(target)
+  assert row['name'] == picture.name
+  assert 'label' not in row
+  assert not (tmp_path / 'out_confusion.csv').exists()
+
+
+def test_a_split_of_a_source(workdir, loaded, tmp_path, capsys):
+  """Its grey levels, 0 to 255, are those of the run's numbers, 0 to 16."""
+  images, labels = loaded.test_data()
+  levels = np.rint(images * (255 / 16)).astype(np.uint8)
+  np.savez(
+    tmp_path / 'my.npz', train_x=levels, train_y=labels, test_x=levels, test_y=labels
+  )
+  target = tmp_path / 'out.csv'
+  words = f'--workdir={workdir}', f'--input={tmp_path / "my.npz"}', '--source=npz'
+  code, text = predict(capsys, *words, '--split=train', f'--output={target}')
+  assert code == ExitCode.DONE, text
+  expected = loaded.predict(images).labels
+  assert [row['predicted'] for row in rows_of(target)] == list(map(str, expected))
+  assert f'accuracy {np.mean(expected == labels):.4f}' in text
+  code, text = predict(capsys, *words, '--split=validation', f'--output={target}')
+  assert (code, 'has no such examples' in text) == (ExitCode.USAGE, True)
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    (lambda folder: (folder / '3').rename(folder / 'three'), 'know the classes three'),
+    (_enlarge, '16x16 pixels; this model takes 8x8'),
+    (
+      lambda folder: (folder / '3/x.png').write_text('text'),
+      "picture '3/x.png' cannot",
+    ),
+  ],
+)
+def test_wrong_pictures_are_one_line(
+  change, message, pictures, workdir, tmp_path, capsys
+):
+  folder = shutil.copytree(pictures, tmp_path / 'pictures')
+  change(folder)
+  words = f'--workdir={workdir}', f'--input={folder}', f'--output={tmp_path / "x.csv"}'
+  code, text = predict(capsys, *words)
+  assert code == ExitCode.USAGE
+  assert message in text
+  assert text.count('\n') == 1
+  assert not (tmp_path / 'x.csv').exists()
 
 
 def test_help_of_predict():

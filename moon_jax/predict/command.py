@@ -1,15 +1,26 @@
 """Classifies images by the trained model of a run.
 
-  python -m moon_jax.predict --workdir=DIR --input=FILE [--output=FILE] [--client=N]
-                             [--round=ROUND] [--config=FILE]
+  python -m moon_jax.predict --workdir=DIR --input=PATH [--output=FILE] [--client=N]
+                             [--source=NAME [--split=test]] [--round=ROUND]
+                             [--config=FILE]
 
-  --workdir=DIR   the run directory
-  --input=FILE    an .npz file with `images`, or else `test_x`: [M, H, W] or
-                  [M, H, W, C], of the size of the training images and with
-                  the same numbers of black and white; other examples have the
-                  axes of the run's data
-  --output=FILE   an .npz file for `labels` [M], `logits` [M, classes] and
-                  `representations` [M, D]; default <input>_predictions.npz
+  --workdir=DIR   the run directory, or a file of weights
+  --input=PATH    a folder of pictures, perhaps in folders named after their
+                  classes; a picture; or an .npz file with `images`, or else
+                  `test_x`: [M, H, W] or [M, H, W, C], with the same numbers of
+                  black and white as the training images; other examples have
+                  the axes of the run's data. Pictures are resized as in
+                  training
+  --source=NAME   a data source, as in --config.data.source: --input is then its
+                  data.name or data.path
+  --split=NAME    its split: test, train or validation; default test
+  --output=FILE   a .csv file: a row for each image, with its name, the predicted
+                  class and the probability of each class; or an .npz file for
+                  `labels` [M], `logits` [M, classes] and `representations`
+                  [M, D]. Default <input>_predictions.npz for an .npz file,
+                  <input>_predictions.csv for the others. If the classes are
+                  known, the scores are printed, and <output>_confusion.csv has
+                  the confusion matrix
   --client=N      the client, by name or by number from 0, if each client has a model
                   of its own
   --round=ROUND   best, with keep_best, or the number of a round whose checkpoint is
@@ -28,17 +39,19 @@ import warnings
 import numpy as np
 from absl import flags
 
+from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError, print_or_help
 from moon_jax.core.flags import option
-from moon_jax.core.outputs import require_output
+from moon_jax.core.outputs import any_of, require_output
 from moon_jax.core.paths import expand
 from moon_jax.data.errors import one_line
+from moon_jax.data.picture_folders import ENDINGS
 from moon_jax.runner import layout
 
-_ARRAYS = ('images', 'test_x')
+_SPLITS = ('test', 'train', 'validation')
 
 
 def main(argv: list[str]) -> int:
@@ -53,43 +66,104 @@ def predict(values: flags.FlagValues) -> str:
     RunError: it has the message for the user and the exit code.
   """
   source = expand(values.input)
-  target = _target(values.output, source)
+  target = _target(values, source)
   layout.require_run_or_weights(expand(values.workdir))
-  input_flag = option('input', values.input)
-  with one_line(f'{input_flag} must be an .npz file with {" or ".join(_ARRAYS)}'):
-    arrays = files.arrays(source, _ARRAYS)
-  if not arrays:
-    raise UsageError(f'{input_flag} must be an .npz file with {" or ".join(_ARRAYS)}.')
-  images = next(iter(arrays.values()))
+  if not values.source:
+    _require_input(source, values.input)
   if values.config is not None:
     config_lib.load(values.config)
   # Imported here: a mistake is answered before JAX is loaded.
-  from moon_jax.predict import inference
+  from moon_jax.catalog.general import listed_words
+  from moon_jax.metrics.classified import Classified
+  from moon_jax.predict import inference, inputs, table
 
   trained = inference.load(
     values.workdir, client=values.client, round=cli.round_choice(values.round)
   )
+  model = inputs.Model(
+    config=trained.config,
+    shape=trained.image_shape,
+    scale=trained.scale,
+    form=trained.form,
+    num_classes=trained.about['num_classes'],
+    class_names=tuple(trained.about['images'].get('class_names', ())),
+  )
+  if values.source:
+    images = inputs.split_of(values.source, values.input, values.split or 'test', model)
+  else:
+    images = inputs.read(source, model)
+  predictions = _predictions(trained, images.chunks, option('input', values.input))
+  class_names = model.class_names or tuple(map(str, range(model.num_classes)))
+  has_labels = images.labels is not None
+  classified = Classified(
+    labels=images.labels if has_labels else predictions.labels,
+    logits=predictions.logits,
+  )
+  if target.suffix == '.npz':
+    _write_arrays(target, predictions, model.class_names)
+  else:
+    table.write_predictions(
+      target, images.names, classified, class_names, has_labels=has_labels
+    )
+  which = 'the global model'
+  if trained.client is not None:
+    which = f'client {trained.client_name}'
+  line = (
+    f'{target}: {len(images.names)} images, by {which} after round {trained.round} of '
+    f'{values.workdir}'
+  )
+  if not has_labels or target.suffix == '.npz':
+    return line
+  confusion_file = target.with_name(f'{target.stem}_confusion.csv')
+  table.write_confusion(confusion_file, classified.confusion, class_names)
+  scores = table.scores(classified, listed_words(trained.config.metrics))
+  listed_scores = ', '.join(f'{name} {score:.4f}' for name, score in scores.items())
+  return f'{line}\n{listed_scores}; confusion matrix: {confusion_file}'
+
+
+def _predictions(trained, chunks, input_flag):
+  """The `Predictions` for all images; a warning is a line."""
+  from moon_jax.predict.inference import Predictions
+
+  parts = []
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always', UserWarning)
-    try:
-      predictions = trained.predict(images)
-    except UsageError as error:
-      raise UsageError(f'{input_flag}: {error}') from None
-  for warning in caught:
-    print(f'{input_flag}: {warning.message}', file=sys.stderr)
+    for images in chunks:
+      try:
+        parts.append(trained.predict(images))
+      except UsageError as error:
+        raise UsageError(f'{input_flag}: {error}') from None
+  for message in dict.fromkeys(str(warning.message) for warning in caught):
+    print(f'{input_flag}: {message}', file=sys.stderr)
+  return Predictions(
+    labels=np.concatenate([part.labels for part in parts]),
+    logits=np.concatenate([part.logits for part in parts]),
+    representations=np.concatenate([part.representations for part in parts]),
+  )
+
+
+def _write_arrays(target, predictions, class_names):
   predicted_arrays = predictions._asdict()
-  class_names = trained.about['images'].get('class_names')
   if class_names:
     predicted_arrays['class_names'] = np.array(class_names)
   with files.replacing(target) as file:
     np.savez(file, **predicted_arrays)
-  model = 'the global model'
-  if trained.client is not None:
-    model = f'client {trained.client_name}'
-  return (
-    f'{target}: {len(images)} images, by {model} after round {trained.round} of '
-    f'{values.workdir}'
-  )
+
+
+def _require_input(source, word):
+  """Refuses what is no input, before anything slow is loaded."""
+  given = option('input', word)
+  if os.path.isdir(source):
+    return
+  with one_line(f'{given} cannot be read'):
+    if not os.path.exists(source):
+      raise FileNotFoundError('No such file')
+  is_picture = source.name.lower().endswith(ENDINGS)
+  if not is_picture and source.suffix != '.npz':
+    raise UsageError(
+      f'{given} must be a folder of pictures, a picture, or an .npz file; another data '
+      f'set needs {option("source")}=NAME.'
+    )
 
 
 def parse(argv: list[str]) -> flags.FlagValues:
@@ -105,6 +179,8 @@ def parse(argv: list[str]) -> flags.FlagValues:
     'config': str,
     'client': str,
     'round': str,
+    'source': str,
+    'split': str,
   }
   stray_words, values = cli.read_flags(argv, flag_types)
   if stray_words:
@@ -113,14 +189,25 @@ def parse(argv: list[str]) -> flags.FlagValues:
     if not values[name].value:
       raise UsageError(f'{option(name)} is missing; see --help.')
   cli.round_choice(values.round)
+  if values.split and not values.source:
+    raise UsageError(f'{option("split")} needs {option("source")}=NAME.')
+  if values.split and values.split not in _SPLITS:
+    raise UsageError(f'{option("split", values.split)} must be {any_of(_SPLITS)}.')
+  if values.source:
+    catalog.part('data', values.source)
   return values
 
 
-def _target(output: str | None, source: pathlib.Path) -> pathlib.Path:
+def _target(values: flags.FlagValues, source: pathlib.Path) -> pathlib.Path:
   """The path of the predictions."""
+  output = values.output
   if output is None:
-    output = str(source.parent / f'{source.stem}_predictions.npz')
-  path = require_output('output', output, ('.npz',))
+    ending = '.npz' if source.suffix == '.npz' and not values.source else '.csv'
+    name = f'{source.stem or source.name}_predictions{ending}'
+    # Not inside a folder of pictures, and not beside a data set of this name.
+    parent = pathlib.Path() if values.source else source.absolute().parent
+    output = str((source.parent if ending == '.npz' else parent) / name)
+  path = require_output('output', output, ('.csv', '.npz'))
   if os.path.realpath(path) == os.path.realpath(source):
     raise UsageError(f'{option("output", output)} is the {option("input")}.')
   return path

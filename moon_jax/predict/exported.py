@@ -91,7 +91,10 @@ def write_network(
       '.safetensors or .npz takes its weights.'
     )
   form = metadata['images'].get('form') or {'content': 'levels'}
-  if form['content'] != 'levels':
+  is_described = (
+    options.model in networks.STEPS and len(metadata['images']['shape']) == 3
+  )
+  if form['content'] != 'levels' or not is_described:
     raise UsageError(
       f'{str(path)!r} cannot be written: files for PyTorch and ONNX are for pictures '
       'of grey levels. A file that ends in .safetensors or .npz takes the weights.'

@@ -1,0 +1,251 @@
+"""Reads what is to be classified: pictures, arrays, or a split of a data set."""
+
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from moon_jax import catalog
+from moon_jax import config as config_lib
+from moon_jax.building.data import DataOptions, load_data
+from moon_jax.config import Config, flatten
+from moon_jax.core import files
+from moon_jax.core.errors import UsageError, printable
+from moon_jax.core.flags import option
+from moon_jax.core.types import Form, Scale
+from moon_jax.data import forms
+from moon_jax.data.errors import listed, one_line
+from moon_jax.data.picture_folders import ENDINGS
+from moon_jax.data.pictures import decode_picture
+from moon_jax.data.scale import numbers_of
+
+IMAGE_ARRAYS = ('images', 'test_x', 'x_test', 'test_images')
+LABEL_ARRAYS = ('labels', 'test_y', 'y_test', 'test_labels')
+_MODES = {1: 'L', 3: 'RGB', 4: 'RGBA'}
+_CHUNK = 1024  # pictures that are decoded at a time
+
+
+class Model(NamedTuple):
+  """What a model needs to know of its inputs.
+
+  Attributes:
+    config: the configuration of the run.
+    shape: (H, W, C) of the images, or the shape of another example.
+    scale: the numbers of black and white; None in runs before 0.4.0, and of examples
+      that are no grey levels.
+    form: what the examples are.
+    num_classes: Y.
+    class_names: names of the classes; () if they have none.
+  """
+
+  config: Config
+  shape: tuple[int, ...]
+  scale: Scale | None
+  form: Form
+  num_classes: int
+  class_names: tuple[str, ...]
+
+  def number_of(self, name: str) -> int | None:
+    """The number of a class by its name, or by its number if classes have no names."""
+    if name in self.class_names:
+      return self.class_names.index(name)
+    is_number = not self.class_names and name.isascii() and name.isdigit()
+    return int(name) if is_number and int(name) < self.num_classes else None
+
+
+class Inputs(NamedTuple):
+  """M images to classify.
+
+  Attributes:
+    names: [M] names of the files, or numbers of the rows.
+    labels: [M] int32 classes; None if they are not known.
+    chunks: the images, in numbers of the run's data, some at a time.
+  """
+
+  names: list[str]
+  labels: np.ndarray | None
+  chunks: Iterator[np.ndarray]
+
+
+def read(path: pathlib.Path, model: Model) -> Inputs:
+  """The images of a folder of pictures, of one picture, or of an .npz file.
+
+  Raises:
+    UsageError: it is none of these, or does not fit the model.
+  """
+  if path.suffix == '.npz':
+    return _arrays(path, model)
+  with one_line(f'{option("input", str(path))} cannot be read'):
+    paths = [path] if os.path.isfile(path) else _pictures_below(path)
+  if not paths:
+    raise UsageError(f'{option("input", str(path))} has no pictures.')
+  root = path.parent if paths == [path] else path
+  if len(model.shape) != 3 or not model.scale or model.shape[2] not in _MODES:
+    raise UsageError(
+      f'{option("input", str(path))}: this model takes no pictures, but an .npz file.'
+    )
+  names = [str(picture.relative_to(root)) for picture in paths]
+  labels = None if paths == [path] else _labels_of_folders(path, paths, model)
+  return Inputs(names=names, labels=labels, chunks=_decoded(root, paths, model))
+
+
+def split_of(source: str, where: str, split: str, model: Model) -> Inputs:
+  """The images of a split of a data set, read as for training.
+
+  Args:
+    source: name of the data source.
+    where: `data.name` of the source, or else its `data.path`.
+    split: test, train or validation.
+    model: the model.
+
+  Raises:
+    UsageError: there is no such split, or it does not fit the model.
+  """
+  part = catalog.part('data', source)
+  knob = 'data.path' if part.has('files') else 'data.name'
+  changes = {'data.source': source, knob: where, 'data.limit': 0}
+  changes['data.trust_pickles'] = False
+  config = config_lib.validate(flatten(model.config) | changes)
+  dataset = load_data(DataOptions(config), may_download=False, trust_pickles=False)
+  images, labels = {
+    'test': (dataset.test_images, dataset.test_labels),
+    'train': (dataset.train_images, dataset.train_labels),
+    'validation': (dataset.validation_images, dataset.validation_labels),
+  }[split]
+  if images is None or not len(images):
+    raise UsageError(f'{option("split", split)}: {where!r} has no such examples.')
+  labels = _renumbered(labels, dataset.class_names, model, where)
+  return Inputs(
+    names=[str(row) for row in range(len(images))],
+    labels=labels,
+    chunks=iter([_numbers(images, model)]),
+  )
+
+
+def _arrays(path, model):
+  input_flag = option('input', str(path))
+  requirement = (
+    f'{input_flag} must be an .npz file with {" or ".join(IMAGE_ARRAYS[:2])}'
+  )
+  with one_line(requirement):
+    arrays = files.arrays(path, (*IMAGE_ARRAYS, *LABEL_ARRAYS, 'class_names'))
+  images = next((arrays[name] for name in IMAGE_ARRAYS if name in arrays), None)
+  if images is None or not images.ndim:
+    raise UsageError(f'{requirement}.')
+  labels = next((arrays[name] for name in LABEL_ARRAYS if name in arrays), None)
+  if labels is not None:
+    labels = labels.reshape(-1)
+    if len(labels) != len(images) or labels.dtype.kind not in 'iuU':
+      raise UsageError(
+        f'{input_flag}: the labels must be integers or text, one for each image.'
+      )
+    names = arrays.get('class_names', np.empty(0, str)).tolist()
+    labels = _renumbered(labels, names, model, input_flag)
+  return Inputs(
+    names=[str(row) for row in range(len(images))], labels=labels, chunks=iter([images])
+  )
+
+
+def _renumbered(labels, class_names, model, where):
+  """[M] labels as the model numbers its classes.
+
+  Raises:
+    UsageError: a class is unknown to the model.
+  """
+  is_text = labels.dtype.kind == 'U'
+  numbers = {}
+  for label in np.unique(labels).tolist():
+    if is_text:
+      numbers[label] = model.number_of(label)
+    elif len(class_names) and model.class_names:
+      is_named = 0 <= label < len(class_names)
+      numbers[label] = model.number_of(str(class_names[label])) if is_named else None
+    else:
+      numbers[label] = label if 0 <= label < model.num_classes else None
+  unknown = [label for label, number in numbers.items() if number is None]
+  if unknown:
+    if len(class_names) and not is_text:
+      unknown = [class_names[label] for label in unknown if label < len(class_names)]
+    raise UsageError(f'{where}: {_unknown_classes(unknown, model)}')
+  return np.array([numbers[label] for label in labels.tolist()], np.int32)
+
+
+def _unknown_classes(unknown, model):
+  known = listed(model.class_names or range(model.num_classes))
+  return f'the model does not know the classes {listed(unknown)}; it has {known}.'
+
+
+def _pictures_below(folder):
+  """All pictures below a folder, without hidden ones, in the order of their names."""
+  paths = []
+  for parent, folders, names in os.walk(folder, onerror=_raise):
+    folders[:] = [name for name in folders if not name.startswith(('.', '__'))]
+    paths += [
+      pathlib.Path(parent, name)
+      for name in names
+      if name.lower().endswith(ENDINGS) and not name.startswith('.')
+    ]
+  return sorted(paths)
+
+
+def _raise(error):
+  raise error
+
+
+def _labels_of_folders(root, paths, model):
+  """[M] the classes by the names of the folders around pictures; None: they are none.
+
+  Raises:
+    UsageError: some folders are named after classes, others are not.
+  """
+  numbers = []
+  for path in paths:
+    folder = path.parent
+    if folder.name == 'images' and folder != root:  # CLASS/images/picture.png
+      folder = folder.parent
+    numbers.append(None if folder == root else model.number_of(folder.name))
+  if all(number is None for number in numbers):
+    return None
+  unknown = sorted(
+    {
+      path.parent.name
+      for path, number in zip(paths, numbers, strict=True)
+      if number is None
+    }
+  )
+  if unknown:
+    raise UsageError(
+      f'{option("input", str(root))}: {_unknown_classes(unknown, model)}'
+    )
+  return np.array(numbers, np.int32)
+
+
+def _decoded(root, paths, model):
+  """The pictures in numbers of the run's data, some at a time."""
+  height, width, channels = model.shape
+  side = model.config.data.image_size
+  upright = model.config.data.source == 'huggingface'
+  for first in range(0, len(paths), _CHUNK):
+    chunk = paths[first : first + _CHUNK]
+    levels = np.empty((len(chunk), height, width, channels), np.uint8)
+    for row, path in enumerate(chunk):
+      name = printable(str(path.relative_to(root)))
+      with one_line(f'{option("input")}: the picture {name!r} cannot be used'):
+        pixels = decode_picture(
+          files.contents(path), _MODES[channels], upright=upright, side=side
+        )
+      if pixels.shape != levels.shape[1:]:
+        raise UsageError(
+          f'{option("input")}: the picture {name!r} has {pixels.shape[1]}x'
+          f'{pixels.shape[0]} pixels; this model takes {width}x{height}, and its run '
+          'resized no pictures.'
+        )
+      levels[row] = pixels
+    yield _numbers(levels, model)
+
+
+def _numbers(levels, model):
+  numbers = numbers_of(levels, model.scale) if model.scale else levels
+  return forms.as_in_source(numbers, model.form)
