@@ -87,7 +87,8 @@ def register_data(name: str, make: Callable, *, knobs: Knobs = None) -> None:
     make: function of the part's knobs, by name, that returns (train_x, train_y, test_x,
       test_y), as in an .npz file: images [M, H, W] or [M, H, W, C], labels integers [M]
       from 0 without gaps. Pixels are integers in [0, 255] or floats in [0, 1], unless
-      `data.range` declares another range. If the examples have user ids, train_client
+      `data.range` declares another range. Other arrays are tables [M, D], or what
+      `data.axes` says. If the examples have user ids, train_client
       and test_client [M] follow, integers or text; either may be None.
     knobs: name -> moon_jax.knob(...).
   """
