@@ -216,7 +216,7 @@ def last_model(history):
 
 
 @pytest.mark.parametrize(('alpha', 'adaptive'), few([(0.0, False)], [(0.6, True)]))
-def test_the_global_track_of_apfl_is_fedavg_to_the_last_bit(alpha, adaptive):
+def test_the_global_track_of_apfl_is_fedavg(alpha, adaptive):
   chosen = world.make('apfl', alpha=alpha, adaptive=adaptive)
   _, history = run(chosen)
   _, plain = usual_run('fedavg')
