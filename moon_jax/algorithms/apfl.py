@@ -44,10 +44,10 @@ def apfl(*, alpha: float, adaptive: bool = False) -> base.Algorithm:
   w_i <- w_i - eta grad L(w_i);  v <- v - eta alpha grad L(m), the gradient with respect
   to v;  if adaptive, alpha <- alpha - eta <v - w_i, grad L(m)>, clipped to [0, 1].
 
-  w_i is sent, and the global model is FedAvg's, up to rounding. A client keeps v and alpha; v
-  starts as the first global model. The model that is tested is m with the global w. v
-  has the momentum of the local optimizer, which must be SGD without Nesterov, and its
-  weight decay, which counts as part of L(m): with alpha = 0, v never moves. Running
+  w_i is sent, and the global model is FedAvg's, up to rounding. A client keeps v and
+  alpha; v starts as the first global model. The model that is tested is m with the
+  global w. v has the momentum of the local optimizer, which must be SGD without
+  Nesterov, and its weight decay, which counts as part of L(m): with alpha = 0, v never moves. Running
   statistics of batch normalisation are those of m.
 
   Args:
