@@ -14,9 +14,10 @@ from moon_jax.report.statistics import ROUNDING, Estimate
 from moon_jax.report.traces import (
   ACCURACY,
   best_accuracy,
-  chosen_by,
+  best_by_words,
   last,
   last_accuracy,
+  test_metrics_of,
 )
 
 # The device trains, tests, or waits for the host, which saves and packs in that time.
@@ -97,28 +98,35 @@ def run_row(run: Run, target: float | None = None) -> Row:
   num_bytes = _sum(map(run.metric, _BYTES))
   rounds_to_target = first_reaching(accuracies, target)
   provenance = run.provenance
-  return run.identity | {
-    'run': run.name,
-    'state': _state(run),
-    'rounds': run.rounds[-1]['round'] if run.rounds else 0,
-    'last_test': int(accuracies.index[-1]) if len(accuracies) else None,
-    'final_accuracy': last_accuracy(run),
-    'best_accuracy': best_accuracy(run),
-    'best_by': chosen_by([run]).partition('_')[0],
-    'mean_of_last_5': accuracies.tail(5).mean(),
-    'std_over_models': last(run.metric('test_accuracy_std')),
-    'lowest_model': last(run.metric('test_accuracy_worst')),
-    'seconds': seconds.sum() or None,
-    'samples_per_second': _samples_per_second(run),
-    'target': target,
-    'rounds_to_target': rounds_to_target,
-    'megabytes_to_target': _total(num_bytes, rounds_to_target) / 1e6,
-    'seconds_to_target': _total(seconds, rounds_to_target),
-    'devices': _counted(provenance.get('devices') or []),
-    'jax': provenance.get('versions', {}).get('jax'),
-    'git_commit': (provenance.get('git_commit') or '')[:10] or None,
-    'command': provenance.get('command'),
+  numbers_of_metrics = {
+    column: last(run.metric(column)) for column in test_metrics_of(run)
   }
+  return (
+    run.identity
+    | numbers_of_metrics
+    | {
+      'run': run.name,
+      'state': _state(run),
+      'rounds': run.rounds[-1]['round'] if run.rounds else 0,
+      'last_test': int(accuracies.index[-1]) if len(accuracies) else None,
+      'final_accuracy': last_accuracy(run),
+      'best_accuracy': best_accuracy(run),
+      'best_by': best_by_words(run),
+      'mean_of_last_5': accuracies.tail(5).mean(),
+      'std_over_models': last(run.metric('test_accuracy_std')),
+      'lowest_model': last(run.metric('test_accuracy_worst')),
+      'seconds': seconds.sum() or None,
+      'samples_per_second': _samples_per_second(run),
+      'target': target,
+      'rounds_to_target': rounds_to_target,
+      'megabytes_to_target': _total(num_bytes, rounds_to_target) / 1e6,
+      'seconds_to_target': _total(seconds, rounds_to_target),
+      'devices': _counted(provenance.get('devices') or []),
+      'jax': provenance.get('versions', {}).get('jax'),
+      'git_commit': (provenance.get('git_commit') or '')[:10] or None,
+      'command': provenance.get('command'),
+    }
+  )
 
 
 def _sum(columns: Iterable[pd.Series]) -> pd.Series:
@@ -193,7 +201,10 @@ def _result(setting: Setting, series: Series, target: Target) -> Result:
     'target': accuracy,
     'reached': f'{runs["rounds_to_target"].count()} of {len(runs)}',
   }
-  for name in _AVERAGED:
+  columns = {
+    column: None for run in series.finished.values() for column in test_metrics_of(run)
+  }
+  for name in (*_AVERAGED, *columns):
     row.update(cells_of(name, statistics.estimate(runs[name])))
   row.update(cells_of('mean_accuracy', statistics.estimate(runs['final_accuracy'])))
   baseline = groups.matching(setting, series, BASELINE)
@@ -264,16 +275,22 @@ def sample_names(series: Series) -> list[str]:
 
 
 def _with_best(setting_results: Sequence[Result]) -> list[Result]:
-  """The results of a setting, with the clearly best accuracies marked."""
+  """The results of a setting, with the clearly best accuracies and metrics marked."""
   rows = [dict(result.row) for result in setting_results]
-  for name in _RANKED:
+  is_higher_better = dict.fromkeys(_RANKED, True)
+  for result in setting_results:
+    for run in result.series.finished.values():
+      for column, test_metric in test_metrics_of(run).items():
+        is_higher_better[column] = not test_metric.is_lower_better
+  for name in is_higher_better:
     samples = {
       str(position): pd.Series(
         result.runs[name].tolist(), sample_names(result.series), dtype=float
       )
       for position, result in enumerate(setting_results)
+      if name in result.runs
     }
-    best = statistics.clear_best(samples, is_higher_better=True)
+    best = statistics.clear_best(samples, is_higher_better=is_higher_better[name])
     if best is not None:
       rows[int(best)][best_key(name)] = True
   return [

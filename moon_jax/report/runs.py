@@ -66,6 +66,7 @@ class Run:
     timings: the lines of timings.jsonl.
     ending: how it ended.
     provenance: config.json: command, versions, devices, registered parts.
+    test_metrics: the entries of its `metrics`, from the catalog or from the run.
   """
 
   path: pathlib.Path
@@ -76,6 +77,7 @@ class Run:
   timings: list[Record]
   ending: Ending
   provenance: Record
+  test_metrics: tuple[catalog.Part, ...] = ()
 
   @property
   def algorithm(self) -> Algorithm:
@@ -157,6 +159,7 @@ def _read(path: pathlib.Path) -> Run:
     knobs = config_lib.with_defaults(_BEFORE_THE_KNOB | _recorded_knobs(provenance))
     used_knobs = frozenset(config_lib.used_knobs(knobs))
     identity = config_lib.identity(knobs)
+    test_metrics = tuple(catalog.listed('metric', knobs))
   rounds = files.read_lines(path / layout.METRICS)
   return Run(
     path=path,
@@ -167,6 +170,7 @@ def _read(path: pathlib.Path) -> Run:
     timings=files.read_lines(path / layout.TIMINGS),
     ending=_ending(path, rounds),
     provenance=provenance,
+    test_metrics=test_metrics,
   )
 
 

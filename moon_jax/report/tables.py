@@ -1,10 +1,11 @@
 """The tables of a report: columns that format their cells, and rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pandas as pd
 
+from moon_jax.report import traces
 from moon_jax.report.naming import titled
 from moon_jax.report.results import Result, Row, best_key
 
@@ -205,6 +206,13 @@ CHOSEN = _by_series(
     _percent('test_accuracy', 'test accuracy, %'),
   ],
 )
+METRICS = _by_series(
+  name='metrics',
+  title='Metrics',
+  caption='In the last test: mean ± sample standard deviation over the n finished runs '
+  'of a series.',
+  columns=[],
+)
 OWN_MODELS = _by_series(
   name='own_models',
   title="The clients' own models on the whole test set",
@@ -265,7 +273,31 @@ def results(series_results: Sequence[Result], target: str) -> list[Table]:
     rows = [result.row for result in series_results if result.row[key] is not None]
     if rows:
       tables.append(of_series(kind, rows))
-  return tables
+  return [*tables, *_metrics(series_results)]
+
+
+def _metrics(series_results: Sequence[Result]) -> Iterator[Table]:
+  """The table of the metrics of tests, if some runs have such metrics."""
+  metrics = {}
+  for result in series_results:
+    for run in result.series.finished.values():
+      metrics |= traces.test_metrics_of(run)
+  if not metrics:
+    return
+  columns = [Column('n', 'n')]
+  for key, (metric, _) in metrics.items():
+    is_percent = metric.factor == 100
+    columns.append(
+      Column(
+        key,
+        f'{metric.title}, %' if is_percent else metric.title,
+        '.2f' if is_percent else '.4g',
+        scale=metric.factor,
+        suffixes=_ESTIMATE,
+      )
+    )
+  kind = METRICS._replace(columns=(*METRICS.columns, *columns))
+  yield of_series(kind, [result.row for result in series_results])
 
 
 # --- tables over runs -----------------------------------------------------------------

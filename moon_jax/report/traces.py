@@ -1,6 +1,7 @@
 """The numbers of a run that are followed over the rounds."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -47,16 +48,56 @@ GENERAL = {
 }
 
 
+# Beginning and end of a column of a metric of tests -> what it is of.
+_TESTS = {
+  ('test_', ''): 'test set',
+  ('validation_', ''): 'validation set',
+  ('user_', '_mean'): 'mean over users',
+  ('local_', '_mean'): 'global model, mean over clients',
+  ('tuned_', '_mean'): 'fine-tuned models, mean over clients',
+  ('personal_', '_mean'): 'own models, mean over clients',
+}
+
+
+class TestMetric(NamedTuple):
+  """A column of a metric of tests.
+
+  Attributes:
+    metric: its title, with what it is of; its unit and its factor.
+    is_lower_better: whether lower numbers are better.
+  """
+
+  metric: Metric
+  is_lower_better: bool
+
+
+def test_metrics_of(run: Run) -> dict[str, TestMetric]:
+  """The columns that the `metrics` of a run have in its records."""
+  columns = {}
+  for part in run.test_metrics:
+    (metric,) = part.metrics.values()
+    for (beginning, end), of_what in _TESTS.items():
+      column = f'{beginning}{part.name}{end}'
+      if any(column in record for record in run.rounds):
+        columns[column] = TestMetric(
+          metric=metric._replace(title=f'{metric.title}, {of_what}'),
+          is_lower_better=part.has('lower'),
+        )
+  return columns
+
+
 def metrics_of(runs: Iterable[Run]) -> dict[str, Metric]:
   """Name -> the catalog's Metric of each number that these runs may have."""
   metrics = dict(GENERAL)
   for run in runs:
     metrics.update(run.algorithm.part.metrics)
+    for column, test_metric in test_metrics_of(run).items():
+      metrics[column] = test_metric.metric
   return metrics
 
 
 def chosen_by(runs: Iterable[Run]) -> str:
-  """The metric that chooses rounds and knobs.
+  """The accuracy that chooses the values of knobs.
 
   It is the validation accuracy if all runs have one, otherwise the test accuracy.
   """
@@ -69,11 +110,34 @@ def last_accuracy(run: Run) -> float | None:
   return last(run.metric(ACCURACY))
 
 
+def best_column(run: Run) -> str:
+  """The column that chooses the best round of a run, as in its summary.json.
+
+  `best_by` names the number; that of the validation set chooses, if there is one. If
+  the metric is not defined in any round, the accuracy chooses.
+  """
+  best_by = run.knobs.get('best_by', 'accuracy')
+  for column in (f'validation_{best_by}', f'test_{best_by}'):
+    if len(run.metric(column)):
+      return column
+  return chosen_by([run])
+
+
 def best_accuracy(run: Run) -> float | None:
-  """The test accuracy in the round that `chosen_by` chooses; None without a test."""
-  choosing = run.metric(chosen_by([run]))
-  tested = run.metric(ACCURACY)
-  return tested[choosing.idxmax()] if len(choosing) else None
+  """The test accuracy in the round that `best_column` chooses; None without a test."""
+  column = best_column(run)
+  choosing = run.metric(column)
+  if not len(choosing):
+    return None
+  lower = {part.name for part in run.test_metrics if part.has('lower')} | {'loss'}
+  is_lower_better = column.partition('_')[2] in lower
+  best_round = choosing.idxmin() if is_lower_better else choosing.idxmax()
+  return run.metric(ACCURACY)[best_round]
+
+
+def best_by_words(run: Run) -> str:
+  """'validation', or 'validation macro f1' if another number than accuracy chooses."""
+  return best_column(run).removesuffix('_accuracy').replace('_', ' ')
 
 
 def last(numbers: pd.Series) -> float | None:

@@ -137,6 +137,9 @@ def test_a_best_round_of_a_lost_checkpoint_comes_again(whole, tmp_path, monkeypa
     with pytest.raises(RunError, match='cannot be written'):
       moon_jax.run(config(), tmp_path / 'run')
   assert f'best-{best_round}' in kept(tmp_path / 'run')
+  # A run that ends before this round has another best round.
+  moon_jax.run(config(num_rounds=best_round - 1), tmp_path / 'run')
+  assert moon_jax.load(tmp_path / 'run', round='best').round < best_round
   moon_jax.run(config(), tmp_path / 'run')
   same_models(tmp_path / 'run', whole.workdir)
   # The best round up to the last checkpoint, if that is the last which is undamaged.
