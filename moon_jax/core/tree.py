@@ -164,7 +164,7 @@ def repeat(tree: PyTree, count: int) -> PyTree:
 
 def flatten(stacked: PyTree) -> PyTree:
   """Leaves [N, M, ...] -> [N * M, ...]."""
-  return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), stacked)
+  return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), stacked)
 
 
 def map_models(function: Callable[[PyTree], PyTree], message: PyTree) -> PyTree:

@@ -98,11 +98,11 @@ def scale_fault(name: str, images: np.ndarray, scale: Scale) -> str:
     extremes = np.array([images.min(), images.max(), scale.low, scale.high])
     return (
       f'{described}, beyond {_range_flag(scale.low, scale.high)}; '
-      f'{_range_flag(*_range_around(extremes))} has room for it'
+      f'{_range_flag_around(extremes)} has room for it'
     )
   return (
     f'{described}, and not {words_of(scale)}; save all so, or '
-    f'{_range_flag(*_range_around(images))} declares which numbers are black and white '
+    f'{_range_flag_around(images)} declares which numbers are black and white '
     'in all of them'
   )
 
@@ -275,6 +275,11 @@ def _range_around(images):
     if low <= lowest and highest <= high:
       return low, high
   return math.floor(min(lowest, 0)), math.ceil(max(highest, 0))
+
+
+def _range_flag_around(images):
+  low, high = _range_around(images)
+  return _range_flag(low, high)
 
 
 def _range_flag(low, high):

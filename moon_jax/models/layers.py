@@ -64,7 +64,7 @@ def _affine_product(x, kernel, dimensions, precision=None):
   """`nn.Dense`'s `dot_general`, for bfloat16."""
   flat = x.reshape(-1, len(kernel))
   product = jax.lax.platform_dependent(flat, kernel, cpu=_product, default=jnp.matmul)
-  return product.reshape(*x.shape[:-1], -1)
+  return product.reshape((*x.shape[:-1], -1))
 
 
 @jax.custom_vjp

@@ -104,4 +104,4 @@ def dot_general(x, kernel, dimensions, precision=None):
   """`affine` of [..., inputs], as `nn.Dense` calls it."""
   del dimensions, precision  # the last axis of x and the first of the kernel
   rows = affine(x.reshape(-1, len(kernel)), kernel)
-  return rows.reshape(*x.shape[:-1], -1)
+  return rows.reshape((*x.shape[:-1], -1))

@@ -201,7 +201,7 @@ def _add_names(drawing: go.Figure, classes: Sequence[ClassPoints]) -> None:
   points = np.concatenate([entry.points for entry in classes])
   low, high = points.min(axis=0), points.max(axis=0)
   # Both axes have one scale: the longer one fills the panel.
-  length = max(*(high - low), 1e-9)
+  length = max((high - low).max(), 1e-9)
   corner = (low + high - length) / 2
   sizes = [
     [(_LETTER_PIXELS * len(name) + 6) / _PANEL_PIXELS, _LINE_PIXELS / _PANEL_PIXELS]

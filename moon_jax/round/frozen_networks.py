@@ -70,7 +70,7 @@ def several_steps_ahead(training: LocalTraining, work: Work) -> FrozenNetworks:
       return algorithm.represented(training.network.apply(variables, images))
 
     num_lanes, num_steps, batch_size = images.shape[:3]
-    images_of_lane = images.reshape(num_lanes, -1, *images.shape[3:])
+    images_of_lane = images.reshape((num_lanes, -1, *images.shape[3:]))
     with jax.named_scope('frozen'):
       represent_by_all = jax.vmap(represent, (0, None))
       representations = jax.vmap(represent_by_all)(models, images_of_lane)

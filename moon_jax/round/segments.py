@@ -142,7 +142,7 @@ def of_known_length(
       steps = jax.lax.dynamic_slice_in_dim(
         schedule_of_round, index * segment_steps, segment_steps
       )
-      return steps.reshape(-1, group_steps, *steps.shape[1:])
+      return steps.reshape((-1, group_steps, *steps.shape[1:]))
 
     groups = in_groups(schedule.example_rows), in_groups(schedule.num_real)
     lanes, _ = jax.lax.scan(train_group, lanes, groups)

@@ -303,7 +303,8 @@ FAILING = {
     'scalars: x must be float32[], not float32[2].'
   ),
   'moon_jax.Algorithm(needs={"class_count"})': (
-    "needs: there is no 'class_count', only class_counts, relative_size and epoch_steps."
+    "needs: there is no 'class_count', only class_counts, relative_size and "
+    'epoch_steps.'
   ),
 }
 

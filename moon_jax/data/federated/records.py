@@ -167,4 +167,4 @@ class _Reader:
       )
     labels = np.frombuffer(record, _LABEL, size)
     images = np.frombuffer(record, np.uint8, offset=labels.nbytes)
-    return images.reshape(size, *self._image_shape), labels
+    return images.reshape((size, *self._image_shape)), labels

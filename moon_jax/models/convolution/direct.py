@@ -36,7 +36,7 @@ def convolve(
   is_pixelwise = kernel.shape[:2] == (1, 1) and stride == 1 and not has_zeros
   if is_pixelwise and cpu_kernels.are_for(x):
     rows = products.affine(x.reshape(-1, x.shape[-1]), kernel[0, 0])
-    return rows.reshape(*x.shape[:-1], -1)
+    return rows.reshape((*x.shape[:-1], -1))
   return _convolve(x, kernel, stride, padding)
 
 
@@ -133,8 +133,8 @@ def _kernel_gradient(shape, stride, padding, x, gradient):
     return total + jnp.stack(products), None
 
   blocks = (
-    x.reshape(-1, images, *x.shape[1:]),
-    gradient.reshape(-1, images, *gradient.shape[1:]),
+    x.reshape((-1, images, *x.shape[1:])),
+    gradient.reshape((-1, images, *gradient.shape[1:])),
   )
   zeros = jnp.zeros((kh, kw * channels, features), widened(x).dtype)
   total, _ = jax.lax.scan(add_block, zeros, blocks)

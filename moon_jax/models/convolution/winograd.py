@@ -127,7 +127,7 @@ def _convolution(tile, padding, turned, x, kernel):
     return y[:, : grid.height, : grid.width].astype(x.dtype)
 
   y = jax.lax.map(convolve_block, grid.blocks(x))
-  return y.reshape(-1, *y.shape[2:])[: len(x)]
+  return y.reshape((-1, *y.shape[2:]))[: len(x)]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -198,7 +198,7 @@ class _Grid(NamedTuple):
     """[B, ...] -> [blocks, images, ...], the last filled with zeros."""
     filler = -len(x) % self.images
     x = jnp.pad(x, [(0, filler)] + [(0, 0)] * (x.ndim - 1))
-    return x.reshape(-1, self.images, *x.shape[1:])
+    return x.reshape((-1, self.images, *x.shape[1:]))
 
   def transformed(self, matrix, images, pads):
     """[images, H, W, C] -> [n, n, tiles, C]: M d M' of each tile d."""
@@ -253,7 +253,7 @@ def _product(matrix, x):
   """[p, q], [q, q, ...] -> [p, p, ...]: two axes transformed, as one matrix product."""
   p, q = matrix.shape
   squared_matrix = jnp.asarray(np.kron(matrix, matrix), x.dtype)
-  return (squared_matrix @ x.reshape(q * q, -1)).reshape(p, p, *x.shape[2:])
+  return (squared_matrix @ x.reshape(q * q, -1)).reshape((p, p, *x.shape[2:]))
 
 
 def _sums(matrix, x, axis, pieces=jnp.unstack):
