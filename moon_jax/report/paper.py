@@ -20,7 +20,7 @@ from moon_jax.report.runs import Run
 from moon_jax.report.tables import AT_CHANCE, Column, Table
 
 # A column with one of these words in its name is better if it is lower.
-_COSTS = ('loss', 'likelihood', 'error', 'drift', 'std', 'bytes', 'distance')
+_COSTS = ('loss', 'nll', 'ece', 'error', 'drift', 'std', 'bytes', 'distance')
 
 
 class _PaperColumn(NamedTuple):

@@ -155,6 +155,19 @@ def test_other_columns_of_a_paper(methods):
     Collected(methods, ['--paper=tset_loss'])
 
 
+def test_the_lowest_calibration_error_is_best(tmp_path):
+  for algorithm, error in (('fedavg', 0.2), ('moon', 0.1)):
+    for seed in (0, 1):
+      write_runs(
+        tmp_path,
+        {f'{algorithm}-{seed}': ([0.8], f'algorithm={algorithm} seed={seed}')},
+        test_ece=error,
+      )
+  table = Collected(tmp_path, ['--paper=test_ece']).table('paper')
+  best = [row['series'] for row in table.rows if table.columns[1].is_best(row)]
+  assert best == ['MOON']
+
+
 def test_runs_of_unequal_lengths_have_no_best(tmp_path):
   runs_by_name = {
     f'{algorithm}-{seed}': (
