@@ -118,7 +118,7 @@ def predict(values: flags.FlagValues) -> str:
   table.write_confusion(confusion_file, classified.confusion, class_names)
   scores = table.scores(classified, listed_words(trained.config.metrics))
   listed_scores = ', '.join(f'{name} {score:.4f}' for name, score in scores.items())
-  return f'{line}\n{listed_scores}; confusion matrix: {confusion_file}'
+  return f'{line}; {listed_scores}; confusion matrix: {confusion_file}'
 
 
 def _predictions(trained, chunks, input_flag):
