@@ -57,9 +57,12 @@ def models_of(run, algorithm):
     yield weights.flat(moon_jax.load(run.workdir, client=client).variables)
 
 
-def first_weights(model='mlp', **options):
-  network = models.make(model, image_shape=IMAGE_SHAPE, num_classes=10, **options)
-  return network, weights.flat(jax.device_get(network.init(SEED)))
+def first_weights():
+  """What all runs start from, each path -> array."""
+  network = models.make(
+    'mlp', image_shape=IMAGE_SHAPE, num_classes=10, width=128, representation=64
+  )
+  return weights.flat(jax.device_get(network.init(SEED)))
 
 
 def check_only_moved(after, before, frozen):
@@ -79,7 +82,7 @@ def check_only_moved(after, before, frozen):
 def test_frozen_layers_keep_their_bits(algorithm, tmp_path):
   changes = {'algorithm': algorithm, 'frozen_layers': 'body'} | WAYS[algorithm]
   run = trained(tmp_path, changes)
-  _, before = first_weights(width=128, representation=64)
+  before = first_weights()
   for after in models_of(run, algorithm):
     check_only_moved(after, before, frozen={'encoder'})
   # A frozen layer is not sent.
@@ -89,20 +92,23 @@ def test_frozen_layers_keep_their_bits(algorithm, tmp_path):
 
 
 def test_frozen_batch_normalisation_computes_as_in_tests():
-  options = {'norm': 'batch', 'head': 'none'}
-  network = models.make('moon_cnn', image_shape=(16, 16, 1), num_classes=3, **options)
+  network = models.make(
+    'moon_cnn', image_shape=(16, 16, 1), num_classes=3, norm='batch', head='none'
+  )
   variables = network.init(0)
   images = jax.random.normal(jax.random.key(0), (4, 16, 16, 1))
   mask, key = jnp.ones(4), jax.random.key(1)
-  part = with_frozen_layers(network, named_paths('norm1', network.layers().paths))
-  _, statistics = part.train(variables, images, mask, key)
+  norm1_frozen = with_frozen_layers(
+    network, named_paths('norm1', network.layers().paths)
+  )
+  _, statistics = norm1_frozen.train(variables, images, mask, key)
   moved = {
     name: bool(np.any(statistics['batch_stats'][name]['mean'] != 0))
     for name in ('norm1', 'norm2')
   }
   assert moved == {'norm1': False, 'norm2': True}
-  whole = with_frozen_layers(network, network.layers().paths)
-  outputs, _ = whole.train(variables, images, mask, key)
+  all_frozen = with_frozen_layers(network, network.layers().paths)
+  outputs, _ = all_frozen.train(variables, images, mask, key)
   expected = network.apply(variables, images)
   np.testing.assert_allclose(outputs.logits, expected.logits, rtol=1e-6)
   in_training, _ = network.train(variables, images, mask, key)
@@ -116,7 +122,7 @@ def test_the_body_has_its_own_learning_rate(tmp_path):
     'batch_size': 300,
     'optimizer.momentum': 0.0,
   }
-  _, before = first_weights(width=128, representation=64)
+  before = first_weights()
   (plain,) = models_of(trained(tmp_path / 'plain', one_step), 'fedavg')
   slower = one_step | {'optimizer.body_learning_rate': 0.01}
   (after,) = models_of(trained(tmp_path / 'slower', slower), 'fedavg')

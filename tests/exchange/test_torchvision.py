@@ -53,11 +53,11 @@ def resnet_shapes(blocks, *, bottleneck):
       block = f'layer{stage + 1}.{index}'
       widths = [inputs, *[width] * (len(sizes) - 1), outputs]
       for number, size in enumerate(sizes, 1):
-        names = f'{block}.conv{number}', f'{block}.bn{number}'
-        conv_norm(*names, widths[number - 1], widths[number], size)
+        conv, norm = f'{block}.conv{number}', f'{block}.bn{number}'
+        conv_norm(conv, norm, widths[number - 1], widths[number], size)
       if index == 0 and (stage > 0 or inputs != outputs):
-        names = f'{block}.downsample.0', f'{block}.downsample.1'
-        conv_norm(*names, inputs, outputs, 1)
+        shortcut = f'{block}.downsample'
+        conv_norm(f'{shortcut}.0', f'{shortcut}.1', inputs, outputs, 1)
       inputs = outputs
   return shapes, inputs
 
@@ -116,8 +116,9 @@ def torch_logits(model, state, images):
   functional = torch.nn.functional
   tensors = {name: torch.from_numpy(array) for name, array in state.items()}
 
-  def conv(x, name, **options):
-    return functional.conv2d(x, tensors[f'{name}.weight'], **options)
+  def conv(x, name, *, stride=1, padding=0, groups=1):
+    kernel = tensors[f'{name}.weight']
+    return functional.conv2d(x, kernel, stride=stride, padding=padding, groups=groups)
 
   def norm(x, name):
     names = ('running_mean', 'running_var', 'weight', 'bias')
@@ -165,22 +166,22 @@ def torch_logits(model, state, images):
           x = x + before
         number += 1
     x = functional.relu6(norm(conv(x, 'features.18.0'), 'features.18.1'))
-    last = 'classifier.1.weight', 'classifier.1.bias'
-    return functional.linear(x.mean((2, 3)), *(tensors[name] for name in last))
+    kernel, bias = tensors['classifier.1.weight'], tensors['classifier.1.bias']
+    return functional.linear(x.mean((2, 3)), kernel, bias)
 
   compute = mobilenet if model == 'mobilenet_v2' else resnet
   with torch.no_grad():
     return compute(torch.from_numpy(images.transpose(0, 3, 1, 2).copy())).numpy()
 
 
-def network_of(model, **options):
+def network_of(model, options):
   return models.make(model, image_shape=SHAPE, num_classes=NUM_CLASSES, **options)
 
 
 def loaded(model, options, state, folder):
   """The network, with these weights from a file."""
   weights.write(folder / 'theirs.safetensors', state, {})
-  network = network_of(model, **options)
+  network = network_of(model, options)
   return with_initial_weights(
     network, Options(model, options, folder / 'theirs.safetensors')
   )
@@ -245,7 +246,7 @@ def test_another_head_or_stem_is_drawn_and_named(model, options, notice, tmp_pat
   network = loaded(model, options, state_of(model, num_classes=9), tmp_path)
   assert notice in network.weights_notice
   variables = network.init(3)
-  drawn = network_of(model, **options).init(3)
+  drawn = network_of(model, options).init(3)
   np.testing.assert_array_equal(
     variables['params']['classifier']['kernel'], drawn['params']['classifier']['kernel']
   )

@@ -1,6 +1,7 @@
 """The models of the best round are kept, whatever happens to the run."""
 
 import errno
+from types import MappingProxyType
 
 import jax
 import numpy as np
@@ -25,13 +26,15 @@ KEEPING = TINY | {
   'checkpoint_every_rounds': 2,
   'keep_best': 'validation',
 }
+SOLO_ON_DISK = {'algorithm': 'solo', 'execution.client_store': 'disk'}
+SOLO_ON_DEVICE = {'algorithm': 'solo', 'execution.client_store': 'device'}
 
 
-def config(**changes):
+def config(changes=MappingProxyType({})):
   return moon_jax.load_config('configs/digits_moon.py', KEEPING | changes)
 
 
-def kept(workdir):
+def kept_folders(workdir):
   """Names of the folders with a state."""
   return sorted(path.name for path in (workdir / 'checkpoints').iterdir())
 
@@ -46,7 +49,7 @@ def same_models(workdir, other_workdir, clients=(None,)):
 
 
 @pytest.fixture(scope='module')
-def whole(tmp_path_factory):
+def undisturbed(tmp_path_factory):
   """An undisturbed run."""
   return moon_jax.run(config(), tmp_path_factory.mktemp('best') / 'run')
 
@@ -54,48 +57,47 @@ def whole(tmp_path_factory):
 @pytest.fixture(scope='module')
 def personal(tmp_path_factory):
   """An undisturbed run of clients' own models, which are on the disk."""
-  settings = config(algorithm='solo', **{'execution.client_store': 'disk'})
-  return moon_jax.run(settings, tmp_path_factory.mktemp('best') / 'run')
+  return moon_jax.run(config(SOLO_ON_DISK), tmp_path_factory.mktemp('best') / 'run')
 
 
-def test_the_best_model_is_that_of_the_best_round(whole):
-  accuracies = [line['validation_accuracy'] for line in whole.metrics]
-  best_round = whole.summary['best_round']
+def test_the_best_model_is_that_of_the_best_round(undisturbed):
+  accuracies = [line['validation_accuracy'] for line in undisturbed.metrics]
+  best_round = undisturbed.summary['best_round']
   assert best_round == np.argmax(accuracies) + 1
   assert 1 < best_round < 6
-  trained = moon_jax.load(whole.workdir, round='best')
+  trained = moon_jax.load(undisturbed.workdir, round='best')
   assert trained.round == best_round
   models = [round.global_model for round in moon_jax.rounds(config())]
   jax.tree.map(np.testing.assert_array_equal, trained.variables, models[best_round - 1])
-  assert trained.about['test_accuracy'] == whole.summary['best_test_accuracy']
+  assert trained.about['test_accuracy'] == undisturbed.summary['best_test_accuracy']
   # The same number names it, as it names the newest checkpoints.
-  assert moon_jax.load(whole.workdir, round=best_round).round == best_round
-  assert moon_jax.load(whole.workdir, round=4).round == 4
-  assert moon_jax.load(whole.workdir).round == 6
-  assert f'best-{best_round}' in kept(whole.workdir)
+  assert moon_jax.load(undisturbed.workdir, round=best_round).round == best_round
+  assert moon_jax.load(undisturbed.workdir, round=4).round == 4
+  assert moon_jax.load(undisturbed.workdir).round == 6
+  assert f'best-{best_round}' in kept_folders(undisturbed.workdir)
 
 
-def test_a_round_that_is_not_kept_is_one_line(whole, tmp_path):
-  best_round = whole.summary['best_round']
+def test_a_round_that_is_not_kept_is_one_line(undisturbed, tmp_path):
+  best_round = undisturbed.summary['best_round']
   problem = rf'round=1 is not kept in .*: 4, 6, and the best round, {best_round}\.$'
   with pytest.raises(UsageError, match=problem):
-    moon_jax.load(whole.workdir, round=1)
-  moon_jax.load(whole.workdir, round='best').save(tmp_path / 'best.npz')
+    moon_jax.load(undisturbed.workdir, round=1)
+  moon_jax.load(undisturbed.workdir, round='best').save(tmp_path / 'best.npz')
   assert moon_jax.load(tmp_path / 'best.npz', round=best_round).round == best_round
   with pytest.raises(UsageError, match=r"round='best' must be left out"):
     moon_jax.load(tmp_path / 'best.npz', round='best')
 
 
-def test_the_programs_take_the_best_round(whole, tmp_path):
+def test_the_programs_take_the_best_round(undisturbed, tmp_path):
   from moon_jax import export
 
-  words = [str(whole.workdir), '--output=best.npz', '--round=best']
+  words = [str(undisturbed.workdir), '--output=best.npz', '--round=best']
   written = launched(tmp_path, words, program=export.main)
-  best_round = whole.summary['best_round']
+  best_round = undisturbed.summary['best_round']
   assert f'after round {best_round} of' in written.stdout
-  images, _ = moon_jax.load(whole.workdir).test_data()
+  images, _ = moon_jax.load(undisturbed.workdir).test_data()
   np.savez(tmp_path / 'images.npz', images=images)
-  words = [f'--workdir={whole.workdir}', '--input=images.npz', '--round=best']
+  words = [f'--workdir={undisturbed.workdir}', '--input=images.npz', '--round=best']
   predicted = launched(tmp_path, words, program=command.main)
   assert f'after round {best_round} of' in predicted.stdout
   labels = np.load(tmp_path / 'images_predictions.npz')['labels']
@@ -108,7 +110,9 @@ def test_the_programs_take_the_best_round(whole, tmp_path):
 
 
 @pytest.mark.parametrize('fails_at', [3, 4, 5])
-def test_a_run_that_dies_and_goes_on_has_the_same_best_model(whole, tmp_path, fails_at):
+def test_a_run_that_dies_and_goes_on_has_the_same_best_model(
+  undisturbed, tmp_path, fails_at
+):
   def die(round):
     if round.number == fails_at:
       raise KeyError('the process dies')
@@ -116,14 +120,16 @@ def test_a_run_that_dies_and_goes_on_has_the_same_best_model(whole, tmp_path, fa
   with pytest.raises(KeyError):
     moon_jax.run(config(), tmp_path / 'run', callbacks=[die])
   resumed = moon_jax.run(config(), tmp_path / 'run')
-  assert resumed.metrics == whole.metrics
-  same_models(tmp_path / 'run', whole.workdir)
-  assert kept(tmp_path / 'run') == kept(whole.workdir)
+  assert resumed.metrics == undisturbed.metrics
+  same_models(tmp_path / 'run', undisturbed.workdir)
+  assert kept_folders(tmp_path / 'run') == kept_folders(undisturbed.workdir)
 
 
-def test_a_best_round_of_a_lost_checkpoint_comes_again(whole, tmp_path, monkeypatch):
+def test_a_best_round_of_a_lost_checkpoint_comes_again(
+  undisturbed, tmp_path, monkeypatch
+):
   """The disk fills up after the best round is written, before the checkpoint is."""
-  best_round = whole.summary['best_round']
+  best_round = undisturbed.summary['best_round']
   following = best_round + best_round % 2
   save = saved_state.save
 
@@ -136,18 +142,18 @@ def test_a_best_round_of_a_lost_checkpoint_comes_again(whole, tmp_path, monkeypa
     patch.setattr(saved_state, 'save', save_until_full)
     with pytest.raises(RunError, match='cannot be written'):
       moon_jax.run(config(), tmp_path / 'run')
-  assert f'best-{best_round}' in kept(tmp_path / 'run')
+  assert f'best-{best_round}' in kept_folders(tmp_path / 'run')
   # A run that ends before this round has another best round.
-  moon_jax.run(config(num_rounds=best_round - 1), tmp_path / 'run')
+  moon_jax.run(config({'num_rounds': best_round - 1}), tmp_path / 'run')
   assert moon_jax.load(tmp_path / 'run', round='best').round < best_round
   moon_jax.run(config(), tmp_path / 'run')
-  same_models(tmp_path / 'run', whole.workdir)
+  same_models(tmp_path / 'run', undisturbed.workdir)
   # The best round up to the last checkpoint, if that is the last which is undamaged.
   damaged = tmp_path / 'run/checkpoints/6/manifest.json'
   damaged.write_text(damaged.read_text()[:-2])
   (tmp_path / 'run/summary.json').unlink()
   moon_jax.run(config(), tmp_path / 'run')
-  same_models(tmp_path / 'run', whole.workdir)
+  same_models(tmp_path / 'run', undisturbed.workdir)
 
 
 def test_own_models_on_the_disk(personal, tmp_path):
@@ -158,13 +164,13 @@ def test_own_models_on_the_disk(personal, tmp_path):
       raise KeyError('the process dies')
 
   best_round = personal.summary['best_round']
-  settings = config(algorithm='solo', **{'execution.client_store': 'disk'})
+  settings = config(SOLO_ON_DISK)
   with pytest.raises(KeyError):
     moon_jax.run(settings, tmp_path / 'run', callbacks=[die])
   moon_jax.run(settings, tmp_path / 'run')
   same_models(tmp_path / 'run', personal.workdir, clients=range(10))
-  on_device = config(algorithm='solo', **{'execution.client_store': 'device'})
-  states = [round.state for round in moon_jax.rounds(on_device)]
+  on_device = moon_jax.rounds(config(SOLO_ON_DEVICE))
+  states = [round.state for round in on_device]
   for client in range(10):
     best = moon_jax.load(personal.workdir, client=client, round='best')
     expected = jax.tree.map(
@@ -176,25 +182,21 @@ def test_own_models_on_the_disk(personal, tmp_path):
 
 def test_a_run_goes_on_from_the_disk_to_the_device(personal, tmp_path):
   """The best round keeps its places in the file of memories."""
-  settings = config(algorithm='solo', **{'execution.client_store': 'disk'})
-  moon_jax.run(settings, tmp_path / 'run')
-  moved = {'execution.client_store': 'device', 'num_rounds': 10}
-  moon_jax.run(config(algorithm='solo', **moved), tmp_path / 'run')
+  moon_jax.run(config(SOLO_ON_DISK), tmp_path / 'run')
+  moon_jax.run(config(SOLO_ON_DEVICE | {'num_rounds': 10}), tmp_path / 'run')
   assert moon_jax.load(tmp_path / 'run', client=0, round='best').round >= 1
 
 
 def test_what_chooses_is_asked_for(tmp_path):
   with pytest.raises(UsageError) as caught:
-    config(**{'data.validation': 0.0})
+    config({'data.validation': 0.0})
   assert str(caught.value) == (
     "--config.keep_best='validation' needs examples for validation: add "
     '--config.data.validation=0.1, or let the test set choose by '
     "--config.keep_best='test'."
   )
-  by_test = config(
-    keep_best='test', best_by='nll', metrics='nll', **{'data.validation': 0.0}
-  )
-  run = moon_jax.run(by_test, tmp_path / 'run')
+  by_test = {'keep_best': 'test', 'best_by': 'nll', 'metrics': 'nll'}
+  run = moon_jax.run(config(by_test | {'data.validation': 0.0}), tmp_path / 'run')
   losses = [line['test_nll'] for line in run.metrics]
   assert moon_jax.load(run.workdir, round='best').round == np.argmin(losses) + 1
   folder = checkpoint.best_folders(run.workdir / 'checkpoints')[0]
@@ -203,12 +205,12 @@ def test_what_chooses_is_asked_for(tmp_path):
 
 
 def test_a_run_that_keeps_none_says_how(tmp_path, capsys):
-  plain = config(keep_best='none', num_rounds=2)
+  plain = config({'keep_best': 'none', 'num_rounds': 2})
   run = moon_jax.run(plain, tmp_path / 'run')
   with pytest.raises(UsageError, match=r'has no best round: --config\.keep_best='):
     moon_jax.load(run.workdir, round='best')
   capsys.readouterr()
-  moon_jax.run(config(num_rounds=4), tmp_path / 'run')
-  told = capsys.readouterr().out
-  assert told.count('the best round by validation_accuracy among the 2 so far') == 1
+  moon_jax.run(config({'num_rounds': 4}), tmp_path / 'run')
+  printed = capsys.readouterr().out
+  assert printed.count('the best round by validation_accuracy among the 2 so far') == 1
   assert moon_jax.load(run.workdir, round='best').round in (3, 4)
