@@ -265,6 +265,12 @@ REFUSED = [
   (
     'resnet18',
     {},
+    lambda state: state | {'conv1.weight': np.zeros((64, 3, 3, 3), np.float32)},
+    r'stem/conv/kernel is float32 \[3, 3, 3, 64\], must be float32 \[7, 7, 3, 64\]',
+  ),
+  (
+    'resnet18',
+    {},
     lambda state: without(state, 'layer2.0.bn1.running_var'),
     'stage2_block1/conv1/norm/var is missing',
   ),
