@@ -23,6 +23,7 @@ from moon_jax.predict import inference
 from moon_jax.round.examination import with_empty_sums
 from moon_jax.runner import checkpoint, loop
 from tests import world
+from tests.data.federations import save_arrays
 from tests.processes import ROOT, contents, launch
 from tests.refusals import refused
 from tests.run_directories import edit_json
@@ -278,7 +279,7 @@ def test_a_damaged_run_directory_is_one_line(damage, words, tmp_path, workdir):
 # --- python -m moon_jax.predict -------------------------------------------------------
 
 
-def predict(capsys, *words):
+def predict(capsys, words):
   """The exit code and the lines that are printed."""
   code = predict_lib.main([str(word) for word in words])
   printed = capsys.readouterr()
@@ -289,8 +290,8 @@ def predict(capsys, *words):
 def test_predictions_of_a_file(name, tmp_path, workdir, loaded, capsys):
   images = loaded.test_data()[0][:20, ..., 0]
   file = tmp_path / 'my.npz'
-  np.savez(file, train_x=np.zeros(3), **{name: images})
-  code, line = predict(capsys, f'--workdir={workdir}', f'--input={file}')
+  save_arrays(file, {'train_x': np.zeros(3), name: images})
+  code, line = predict(capsys, [f'--workdir={workdir}', f'--input={file}'])
   target = tmp_path / 'my_predictions.npz'
   assert (code, line) == (
     ExitCode.DONE,
@@ -345,12 +346,12 @@ def test_bad_command_lines(words, message, tmp_path, workdir, capsys, monkeypatc
     shutil.copytree(workdir, 'empty')
     shutil.rmtree('empty/checkpoints')
   for name, arrays in INPUTS.items():
-    np.savez(name, **arrays)
+    save_arrays(name, arrays)
   (tmp_path / 'text.npz').write_text('text')
   (tmp_path / 'text.txt').write_text('text')
   (tmp_path / 'empty').mkdir(exist_ok=True)
   before = contents(tmp_path)
-  code, line = predict(capsys, *words.split())
+  code, line = predict(capsys, words.split())
   assert code == (ExitCode.NO_CHECKPOINT if is_empty else ExitCode.USAGE)
   assert message in line
   assert line.count('\n') == 1
@@ -386,7 +387,7 @@ def rows_of(path):
 def test_a_folder_of_pictures_by_class(pictures, workdir, loaded, tmp_path, capsys):
   target = tmp_path / 'out.csv'
   words = f'--workdir={workdir}', f'--input={pictures}', f'--output={target}'
-  code, text = predict(capsys, *words)
+  code, text = predict(capsys, words)
   assert code == ExitCode.DONE
   images, labels = loaded.test_data()
   expected = loaded.predict(images[:30])
@@ -418,7 +419,7 @@ def test_a_picture_has_no_label(pictures, workdir, tmp_path, capsys):
   picture = sorted(pictures.glob('*/*.png'))[0]
   target = tmp_path / 'out.csv'
   words = f'--workdir={workdir}', f'--input={picture}', f'--output={target}'
-  assert predict(capsys, *words)[0] == ExitCode.DONE
+  assert predict(capsys, words)[0] == ExitCode.DONE
   (row,) = rows_of(target)
   assert row['name'] == picture.name
   assert 'label' not in row
@@ -433,13 +434,14 @@ def test_a_split_of_a_source(workdir, loaded, tmp_path, capsys):
     tmp_path / 'my.npz', train_x=levels, train_y=labels, test_x=levels, test_y=labels
   )
   target = tmp_path / 'out.csv'
-  words = f'--workdir={workdir}', f'--input={tmp_path / "my.npz"}', '--source=npz'
-  code, text = predict(capsys, *words, '--split=train', f'--output={target}')
+  words = [f'--workdir={workdir}', f'--input={tmp_path / "my.npz"}', '--source=npz']
+  words.append(f'--output={target}')
+  code, text = predict(capsys, [*words, '--split=train'])
   assert code == ExitCode.DONE, text
   expected = loaded.predict(images).labels
   assert [row['predicted'] for row in rows_of(target)] == list(map(str, expected))
   assert f'accuracy {np.mean(expected == labels):.4f}' in text
-  code, text = predict(capsys, *words, '--split=validation', f'--output={target}')
+  code, text = predict(capsys, [*words, '--split=validation'])
   assert (code, 'has no such examples' in text) == (ExitCode.USAGE, True)
 
 
@@ -460,7 +462,7 @@ def test_wrong_pictures_are_one_line(
   folder = shutil.copytree(pictures, tmp_path / 'pictures')
   change(folder)
   words = f'--workdir={workdir}', f'--input={folder}', f'--output={tmp_path / "x.csv"}'
-  code, text = predict(capsys, *words)
+  code, text = predict(capsys, words)
   assert code == ExitCode.USAGE
   assert message in text
   assert text.count('\n') == 1

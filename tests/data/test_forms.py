@@ -1,6 +1,7 @@
 """Arrays of any shape keep their axes and numbers in every part, or are refused."""
 
 import json
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -95,7 +96,7 @@ def canonical(images, expected):
   if 'C' not in axes:
     return images[..., None]
   order = [axes.index(letter) + 1 for letter in axes.replace('C', '') + 'C']
-  return images.transpose(0, *order)
+  return images.transpose([0, *order])
 
 
 def is_accepted(images, train_images, expected, declared_range, last_word):
@@ -152,7 +153,7 @@ def check_draw(seed, folder):
       ends = RANGES[rng.integers(len(RANGES))]
     return drawn_images(rng, dtype, ends, shape)
 
-  a, b, test, asked = images(), images(), images(), images()
+  a, b, test, to_predict = images(), images(), images(), images()
   federation = {
     'train': {'a': (a, LABELS), 'b': (b, LABELS)},
     'test': {'a': (test, LABELS)},
@@ -164,11 +165,12 @@ def check_draw(seed, folder):
   if layout == 'npz':
     train = [a]  # the second user's are for validation
   knobs = LAYOUTS[layout](folder, federation)
-  knob_values = {'range': declared_range, 'axes': axes, 'normalize': normalize}
+  knobs |= {'data.range': declared_range, 'data.axes': axes}
+  knobs |= {'data.normalize': normalize}
   expected = expectation(shape, parts[0].dtype, axes, normalize)
   if expected is None:
     with refused(DataError, r'data\.(axes|normalize|range)'):
-      load(knobs, **knob_values)
+      load(knobs)
     return 'layout refused'
   is_words = expected.content == 'words'
   last_word = max(array.max() for array in train)
@@ -178,10 +180,10 @@ def check_draw(seed, folder):
     is_accepted(part, parts[0], expected, declared_range, last_word) for part in parts
   ) or (is_words and declared_range and low != 0):
     with refused(DataError, r'data\.range|on one scale|words are integers|from 0'):
-      load(knobs, **knob_values)
+      load(knobs)
     return 'numbers refused'
 
-  data = load(knobs, **knob_values)
+  data = load(knobs)
   # As the run's directory keeps it.
   form = inference._form({'form': json.loads(json.dumps(data.form._asdict()))})
   assert (form.kind, form.content) == (expected.kind, expected.content)
@@ -196,29 +198,31 @@ def check_draw(seed, folder):
     assert abs(data.test_images - exact).max() <= 1
   else:
     same_numbers(data.test_images, test_numbers)
-    seen = np.asarray(normalise(data.test_images, data.mean, data.std, form.content))
+    normalised = np.asarray(
+      normalise(data.test_images, data.mean, data.std, form.content)
+    )
     if is_words:
-      np.testing.assert_array_equal(seen, test_numbers)
+      np.testing.assert_array_equal(normalised, test_numbers)
     else:
       mean, std = divisors(train, expected, declared_range)
       exact = (test_numbers.astype(float) - mean) / std
-      np.testing.assert_allclose(seen, exact, rtol=1e-3, atol=1e-3)
+      np.testing.assert_allclose(normalised, exact, rtol=1e-3, atol=1e-3)
 
   def predicted(images):
     if form.content == 'levels':
       return inference.as_batch(images, network_shape, data.scale, form)
     return inference.as_numbers(images, network_shape, form)
 
-  if is_accepted(asked, parts[0], expected, declared_range, last_word):
-    numbers = canonical(asked, expected)
+  if is_accepted(to_predict, parts[0], expected, declared_range, last_word):
+    numbers = canonical(to_predict, expected)
     if expected.content == 'levels':
       exact = (numbers.astype(float) - low) * 255 / (high - low)
-      assert abs(predicted(asked) - exact).max() <= 1
+      assert abs(predicted(to_predict) - exact).max() <= 1
     else:
-      same_numbers(predicted(asked), numbers)
+      same_numbers(predicted(to_predict), numbers)
   else:
     with pytest.raises(UsageError):
-      predicted(asked)
+      predicted(to_predict)
   return expected.content
 
 
@@ -308,7 +312,7 @@ def test_a_number_that_cannot_be_kept_is_refused(dtype, number, words, tmp_path)
 # --- runs -----------------------------------------------------------------------------
 
 
-def configuration(folder, x, **changes):
+def configuration(folder, x, changes=MappingProxyType({})):
   """A run on arrays whose class is in the numbers, with users."""
   y = np.arange(len(x)) % 2
   users = np.arange(len(x)) // 2 % 3
@@ -353,8 +357,8 @@ def test_a_model_of_a_table_predicts_what_the_run_has_tested(tmp_path):
   assert saved['form']['kind'] == 'table'
   assert saved['scale'] is None
   trained.save(tmp_path / 'it.safetensors')
-  again = moon_jax.load(tmp_path / 'it.safetensors').predict(images.astype('f8'))
-  np.testing.assert_array_equal(again.logits, logits)
+  of_file = moon_jax.load(tmp_path / 'it.safetensors').predict(images.astype('f8'))
+  np.testing.assert_array_equal(of_file.logits, logits)
   with refused(UsageError, r'needs \[M, 2\]'):
     trained.predict(images[:, :1])
   with refused(UsageError, 'no grey levels'):
@@ -376,7 +380,7 @@ def test_a_model_of_a_table_predicts_what_the_run_has_tested(tmp_path):
 )
 def test_what_only_pictures_have_is_refused(changes, words, tmp_path):
   x = np.zeros((48, 8, 3), 'f4')
-  config = configuration(tmp_path, x, **changes | {'data.axes': 'TC'})
+  config = configuration(tmp_path, x, changes | {'data.axes': 'TC'})
   with refused(KnobError, words):
     moon_jax.run(config, tmp_path / 'run')
 
@@ -390,8 +394,11 @@ def test_records_of_other_data_are_refused(tmp_path):
 
 def test_what_normalises_numbers_is_part_of_the_data(tmp_path):
   config = configuration(tmp_path, table_of())
+  knobs = {'data.source': 'npz', 'data.path': config.data.path}
+  not_normalised = knobs | {'data.normalize': 'none'}
   digests = {
-    sources.digest(load({'data.source': 'npz', 'data.path': config.data.path}, **knobs))
-    for knobs in ({}, {'normalize': 'none'}, {'range': '-1,2000', 'normalize': 'none'})
+    sources.digest(load(knobs)),
+    sources.digest(load(not_normalised)),
+    sources.digest(load(not_normalised | {'data.range': '-1,2000'})),
   }
   assert len(digests) == 3

@@ -1,5 +1,7 @@
 """Tables of pandas: columns become numbers, users and labels, or are refused."""
 
+from types import MappingProxyType
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,7 @@ def frame_of(num_rows=24):
   )
 
 
-def knobs_of(path, **changes):
+def knobs_of(path, changes=MappingProxyType({})):
   knobs = {'client': 'hospital', 'label': 'outcome', 'categories': 'job'}
   knobs |= {'test_fraction': 0.25} | changes
   options = {f'data.{name}': value for name, value in knobs.items()}
@@ -71,7 +73,7 @@ def test_two_files_share_columns_and_categories(tmp_path):
   # In another order, and without nurses.
   test = frame[frame.job == 'clerk'][frame.columns[::-1]]
   write(test, tmp_path / 'set/test.csv')
-  data = load(knobs_of(tmp_path / 'set', test_fraction=0.0, client=''))
+  data = load(knobs_of(tmp_path / 'set', {'test_fraction': 0.0, 'client': ''}))
   assert data.clients is None
   np.testing.assert_array_equal(data.test_images[:, 0], test.age)
   np.testing.assert_array_equal(data.test_images[:, 3], 0)
@@ -94,7 +96,7 @@ def test_a_table_that_cannot_be_used_is_refused(change, knobs, words, tmp_path):
     frame.loc[5, name] = entry
   path = write(frame, tmp_path / 'patients.csv')
   with refused(DataError, words):
-    load(knobs_of(path, **knobs))
+    load(knobs_of(path, knobs))
 
 
 def test_an_unseen_category_of_a_test_file_is_refused(tmp_path):
@@ -102,7 +104,7 @@ def test_an_unseen_category_of_a_test_file_is_refused(tmp_path):
   write(frame[frame.job == 'clerk'], tmp_path / 'set/train.csv')
   write(frame, tmp_path / 'set/test.csv')
   with refused(DataError, "'job' holds 'nurse', a category that training has not"):
-    load(knobs_of(tmp_path / 'set', test_fraction=0.0))
+    load(knobs_of(tmp_path / 'set', {'test_fraction': 0.0}))
 
 
 def test_the_source_of_a_table_is_proposed(tmp_path):
