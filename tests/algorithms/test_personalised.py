@@ -36,7 +36,7 @@ KNOBS = {
 }
 
 
-def make(algorithm, changes=MappingProxyType({}), model='mlp'):
+def with_knobs(algorithm, changes=MappingProxyType({}), model='mlp'):
   """The algorithm with its KNOBS, some of them changed."""
   return world.make(algorithm, model, **KNOBS.get(algorithm, {}) | changes)
 
@@ -79,7 +79,7 @@ def run(
 @functools.cache
 def usual_run(algorithm):
   """A run that several tests share."""
-  return run(make(algorithm))
+  return run(with_knobs(algorithm))
 
 
 def expected_rounds(algorithm, plans, knobs, model='mlp'):
@@ -158,7 +158,7 @@ def assert_equal_to_reference(algorithm, chosen, history, expected):
 def test_equals_the_reference(algorithm):
   plans, history = usual_run(algorithm)
   expected = expected_rounds(algorithm, plans, KNOBS[algorithm])
-  chosen = make(algorithm)
+  chosen = with_knobs(algorithm)
   assert_equal_to_reference(algorithm, chosen, history, expected)
 
 
@@ -180,7 +180,7 @@ def test_other_knobs_and_batch_normalisation_equal_the_reference(
   knobs = KNOBS[algorithm] | changes
   # No batch of a single example, whose unbiased variance the two take differently.
   sizes = (6, 12, 39, 18) if model == 'mlp_bn' else world.SIZES
-  chosen = make(algorithm, changes, model)
+  chosen = with_knobs(algorithm, changes, model)
   plans, history = run(chosen, model=model, sizes=sizes)
   expected = expected_rounds(algorithm, plans, knobs, model)
   assert_equal_to_reference(algorithm, chosen, history, expected)
@@ -195,7 +195,7 @@ def test_lanes_segments_and_devices_change_nothing(
   algorithm, num_lanes, num_devices, segment_steps
 ):
   _, usual = usual_run(algorithm)
-  chosen = make(algorithm)
+  chosen = with_knobs(algorithm)
   _, history = run(
     chosen,
     num_lanes=num_lanes,
@@ -231,9 +231,9 @@ def test_the_global_track_of_apfl_is_fedavg(alpha, adaptive):
 
 def test_apfl_with_alpha_1_is_solo():
   _, history = run(world.make('apfl', alpha=1.0, adaptive=False))
-  _, alone = run(world.make('solo'))
+  _, solo = run(world.make('solo'))
   v = history[-1][0].clients.model
-  assert world.largest_difference(v, alone[-1][0].clients) < 1e-6
+  assert world.largest_difference(v, solo[-1][0].clients) < 1e-6
 
 
 def test_fedrep_without_head_is_fedavg():
@@ -250,7 +250,7 @@ def test_fedrep_without_head_is_fedavg():
 @pytest.mark.parametrize('knob', few(['lam'], ['beta']))
 def test_pfedme_without_a_pull_or_a_step_stays_where_it_is(knob):
   sgd = world.OPTIMIZER | {'weight_decay': 0.0}
-  chosen = make('pfedme', {knob: 0.0})
+  chosen = with_knobs('pfedme', {knob: 0.0})
   plans = world.planner(has_server=True, algorithm=chosen)
   numbers = world.scalars(chosen, optimizer=sgd)
   run_round = world.round_of(chosen)
@@ -261,7 +261,7 @@ def test_pfedme_without_a_pull_or_a_step_stays_where_it_is(knob):
 
 
 def test_per_fedavg_without_an_inner_step_is_fedavg_on_the_second_batch():
-  plans, history = run(make('per_fedavg', {'alpha': 0.0, 'hessian': 'none'}))
+  plans, history = run(with_knobs('per_fedavg', {'alpha': 0.0, 'hessian': 'none'}))
   fedavg = world.make('fedavg')
   state, split = world.state_of(fedavg), world.train_split()
   plan = plans.plan(0)
@@ -274,7 +274,7 @@ def test_per_fedavg_without_an_inner_step_is_fedavg_on_the_second_batch():
 
 
 def test_fedala_that_learns_nothing_is_fedavg():
-  _, history = run(make('fedala', {'eta': 0.0}))
+  _, history = run(with_knobs('fedala', {'eta': 0.0}))
   _, plain = usual_run('fedavg')
   assert world.largest_difference(last_model(history), last_model(plain)) < 1e-6
   _, usual = usual_run('fedala')
@@ -437,17 +437,17 @@ def test_fedala_by_hand():
     hyperparameters=chosen.hyperparameters
   )
 
-  def both(x):
+  def both_layers(x):
     return floats({'params': {'low': {'x': x}, 'top': {'x': x}}})
 
   memory = fedala.Kept(
-    model=both(3.0),
+    model=both_layers(3.0),
     weights=floats({'params': {'top': {'x': 1.0}}}),
     has_trained=jnp.array(True),
   )
 
   def learned(num_steps, memory=memory):
-    finished, progress = trained(learning, square, both(1.0), memory, num_steps)
+    finished, progress = trained(learning, square, both_layers(1.0), memory, num_steps)
     weights = finished.memory.weights['params']['top']['x']
     params = progress.variables['params']
     blend = float(params['top']['x']), float(params['low']['x'])
@@ -458,7 +458,7 @@ def test_fedala_by_hand():
     assert seen_weight == pytest.approx(weight, abs=1e-6)
     assert seen_blend == pytest.approx((blend, 1.0))
   # One batch for W, then one step of rate 0.1.
-  finished, _ = trained(chosen, square, both(1.0), learned(1)[-1], 1)
+  finished, _ = trained(chosen, square, both_layers(1.0), learned(1)[-1], 1)
   sent = finished.upload.weighted['params']
   assert sent['top']['x'] == pytest.approx(2.38)
   assert sent['low']['x'] == pytest.approx(1.3)
@@ -466,9 +466,9 @@ def test_fedala_by_hand():
   assert [bool(learned(n)[2].local.has_converged) for n in (11, 12)] == [False, True]
   # In the first round the client trains from G, and W stays 1.
   first = memory._replace(has_trained=jnp.array(False))
-  weight, blend, _, kept = learned(2, first)
+  weight, blend, _, first_memory = learned(2, first)
   assert (weight, blend) == (1.0, (1.0, 1.0))
-  finished, _ = trained(chosen, square, both(1.0), kept, 1)
+  finished, _ = trained(chosen, square, both_layers(1.0), first_memory, 1)
   sent = finished.upload.weighted['params']
   assert [float(sent[name]['x']) for name in ('top', 'low')] == pytest.approx(
     [1.3, 1.3]
@@ -490,10 +490,10 @@ def test_each_batch_of_a_step_has_an_example(size, num_real):
   assert len(rows) == work.max_steps(np.array([size]))[0]
   for epoch in range(2):
     steps = range(epoch * len(num_real), (epoch + 1) * len(num_real))
-    used = [row for step in steps for row in rows[step, : counts[step]].tolist()]
-    assert set(used) == set(owned.tolist())
+    examples = [row for step in steps for row in rows[step, : counts[step]].tolist()]
+    assert set(examples) == set(owned.tolist())
     # Only examples of a step that has fewer than three are repeated.
-    assert len(used) == sum(num_real)
+    assert len(examples) == sum(num_real)
 
 
 def test_a_part_of_the_examples_is_drawn_anew_in_each_round():
@@ -513,17 +513,17 @@ def test_a_part_of_the_examples_is_drawn_anew_in_each_round():
 
 
 def test_the_second_round_of_a_client_may_be_longer():
-  chosen = make('fedala')
+  chosen = with_knobs('fedala')
   plans = world.planner(has_server=True, algorithm=chosen)
   rounds_before = np.zeros(world.NUM_CLIENTS, int)
   in_order = [plans.in_second_round(index) for index in range(6)]
-  for index, seen in enumerate(in_order):
+  for index, in_second_round in enumerate(in_order):
     cohort = plans.cohort(index)
-    assert seen == [c for c in cohort.tolist() if rounds_before[c] == 1]
+    assert in_second_round == [c for c in cohort.tolist() if rounds_before[c] == 1]
     rounds_before[cohort] += 1
-    steps = plans.second_training.steps_of_round(index, cohort, (), seen)
+    steps = plans.second_training.steps_of_round(index, cohort, (), in_second_round)
     epoch_steps = plans.second_training.work.epoch_steps(world.SIZES)[cohort]
-    epochs = np.where(np.isin(cohort, seen), 13, 1)
+    epochs = np.where(np.isin(cohort, in_second_round), 13, 1)
     np.testing.assert_array_equal(steps, epochs * epoch_steps)
   # A resumed run, which begins anywhere, has the same plans.
   resumed = world.planner(has_server=True, algorithm=chosen)

@@ -34,11 +34,14 @@ DECLARED = ('', '', '0,1', '-1,1', '0,16', '0,255', '0,4095', '0.5,7')
 def drawn_images(rng, dtype, ends, shape=SHAPE):
   """Numbers of a range; the ends, and numbers that many dtypes have, are among them."""
   dtype = np.dtype(dtype)
-  low, high = ends
+  lowest, highest = ends
   if dtype.kind != 'f':
-    low, high = max(low, np.iinfo(dtype).min), min(high, np.iinfo(dtype).max)
-  numbers = rng.uniform(low, high, (len(LABELS), *shape))
-  quarters = low + (high - low) * rng.integers(0, 5, numbers.shape) / 4
+    lowest, highest = (
+      max(lowest, np.iinfo(dtype).min),
+      min(highest, np.iinfo(dtype).max),
+    )
+  numbers = rng.uniform(lowest, highest, (len(LABELS), *shape))
+  quarters = lowest + (highest - lowest) * rng.integers(0, 5, numbers.shape) / 4
   numbers = np.where(rng.random(numbers.shape) < 0.5, quarters, numbers)
   if dtype.kind != 'f':
     numbers = np.rint(numbers)
@@ -142,10 +145,10 @@ def ends_of(train_images, declared_range, layout):
 def is_right(images, train_images, declared_range, ends):
   """Whether images may stand beside the training images."""
   is_same_kind = (images.dtype.kind == 'f') == (train_images.dtype.kind == 'f')
-  low, high = (
+  black, white = (
     images.dtype.type(end) if images.dtype.kind == 'f' else end for end in ends
   )
-  is_inside = low <= images.min() and images.max() <= high
+  is_inside = black <= images.min() and images.max() <= white
   return is_inside and (is_same_kind or bool(declared_range))
 
 
@@ -158,8 +161,8 @@ class Levels:
 
   def add(self, images, levels):
     """Adds the pixels of a part, each with the level that reaches the model."""
-    low, high = self.ends
-    exact = (images.astype(float) - low) * 255 / (high - low)
+    black, white = self.ends
+    exact = (images.astype(float) - black) * 255 / (white - black)
     assert abs(levels - exact).max() <= 1.0
     for number, level in zip(images.ravel().tolist(), levels.ravel(), strict=True):
       assert self.level_of_number.setdefault(number, level) == level, number
@@ -190,8 +193,8 @@ def search(seeds, tmp_path_factory):
     # As the run's directory keeps it.
     scale = Scale(**json.loads(json.dumps(data.scale._asdict())))
     numbers = numbers_of(data.test_images, scale)
-    again = inference.as_batch(numbers, (*SHAPE, 1), scale)
-    np.testing.assert_array_equal(again, data.test_images)
+    of_numbers = inference.as_batch(numbers, (*SHAPE, 1), scale)
+    np.testing.assert_array_equal(of_numbers, data.test_images)
     if is_right(images, parts[0], declared_range, ends):
       levels.add(images, inference.as_batch(images, (*SHAPE, 1), scale)[..., 0])
     else:
@@ -288,13 +291,13 @@ def test_no_range_is_proposed_that_cannot_serve_both(
   knobs = npz(tmp_path, parts | {'test': {'a': (test, LABELS)}})
   try:
     load(knobs, range=declared_range)
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
   except DataError as error:
-    said = f'{error}\n'
-  assert 'test_x is float' in said
-  assert 'bring all images to one scale' in said
-  assert 'data.range=' not in said
-  assert said.count('different scales') == 1
+    printed = f'{error}\n'
+  assert 'test_x is float' in printed
+  assert 'bring all images to one scale' in printed
+  assert 'data.range=' not in printed
+  assert printed.count('different scales') == 1
 
 
 @pytest.mark.parametrize(
@@ -320,10 +323,10 @@ def test_numbers_that_use_little_of_their_range_are_told(
   for layout in (npz, federations.files):
     knobs = layout(tmp_path, parts)
     load(knobs, range=declared_range)
-    told = capsys.readouterr().err
-    assert told.count('declares them') == (proposal is not None)
+    printed = capsys.readouterr().err
+    assert printed.count('declares them') == (proposal is not None)
     if proposal:
-      assert f"--config.data.range='{proposal}' declares them" in told
+      assert f"--config.data.range='{proposal}' declares them" in printed
       data = load(knobs, range=proposal)
       assert data.train_images.max() == 255
       assert 'declares them' not in capsys.readouterr().err

@@ -72,33 +72,33 @@ class World:
     )
 
 
-def still(params):
+def zero_velocity(params):
   return jax.tree.map(np.zeros_like, params)
 
 
-def only(layers, new, old):
-  """The named layers of `new`, and the other ones of `old`."""
-  return {name: new[name] if name in layers else old[name] for name in old}
+def with_layers_of(params, layers, other):
+  """`params`, with the named layers of `other`."""
+  return {name: other[name] if name in layers else params[name] for name in params}
 
 
 # --- local training -------------------------------------------------------------------
 
 
-def fedrep(world, received, kept, batches, head_batches):
+def fedrep(world, received, memory, batches, head_batches):
   """(what is sent, what is kept); `head` names the layers of the head."""
   head = world.knobs['head']
   body = [name for name in received.params if name not in head]
-  params = only(head, kept.params, received.params)
-  velocity = still(params)
+  params = with_layers_of(received.params, head, memory.params)
+  velocity = zero_velocity(params)
   for batch in head_batches:
     _, gradient, _ = world.slope(Model(params, received.stats), batch)
     stepped, velocity = world.step(params, velocity, gradient)
-    params = only(head, stepped, params)
-  stats, velocity = received.stats, still(params)
+    params = with_layers_of(params, head, stepped)
+  stats, velocity = received.stats, zero_velocity(params)
   for batch in batches:
     _, gradient, stats = world.slope(Model(params, stats), batch)
     stepped, velocity = world.step(params, velocity, gradient)
-    params = only(body, stepped, params)
+    params = with_layers_of(params, body, stepped)
   trained = Model(params, stats)
   return trained, trained
 
@@ -107,12 +107,12 @@ def mixture(v, w, share):
   return jax.tree.map(lambda v, w: share * v + (1 - share) * w, v, w)
 
 
-def apfl(world, received, kept, batches, head_batches):
+def apfl(world, received, memory, batches, head_batches):
   del head_batches
-  (v, v_stats), share = kept
+  (v, v_stats), share = memory
   w, stats = received
   rate, decay = world.sgd['learning_rate'], world.sgd['weight_decay']
-  v_velocity, velocity = still(v), still(w)
+  v_velocity, velocity = zero_velocity(v), zero_velocity(w)
   for batch in batches:
     between = mixture(v, w, share)
     _, at_w, stats = world.slope(Model(w, stats), batch)
@@ -132,11 +132,11 @@ def apfl(world, received, kept, batches, head_batches):
   return Model(w, stats), (Model(v, v_stats), share)
 
 
-def pfedme(world, received, kept, batches, head_batches):
-  del kept, head_batches
+def pfedme(world, received, memory, batches, head_batches):
+  del memory, head_batches
   lam, rate = world.knobs['lam'], world.knobs['inner_learning_rate']
   w, stats = received
-  theta, velocity = w, still(w)
+  theta, velocity = w, zero_velocity(w)
   for batch in batches:
     _, _, after = world.slope(Model(w, stats), batch)
     theta = theta if world.knobs['warm'] else w
@@ -151,12 +151,12 @@ def pfedme(world, received, kept, batches, head_batches):
   return Model(w, stats), Model(theta, stats)
 
 
-def per_fedavg(world, received, kept, batches, head_batches):
+def per_fedavg(world, received, memory, batches, head_batches):
   """Each batch is a list of two or three batches."""
   del head_batches
   alpha = world.knobs['alpha']
   w, stats = received
-  velocity = still(w)
+  velocity = zero_velocity(w)
 
   def at(params, length, direction, batch):
     moved = jax.tree.map(lambda x, d: x + length * d, params, direction)
@@ -177,14 +177,14 @@ def per_fedavg(world, received, kept, batches, head_batches):
         behind,
       )
     w, velocity = world.step(w, velocity, direction)
-  return Model(w, stats), kept
+  return Model(w, stats), memory
 
 
-def blended(received, kept, upper):
-  """Where training starts: kept is (O, W), or None before the first round."""
-  if kept is None:
+def blended(received, memory, upper):
+  """Where training starts: memory is (O, W), or None before the first round."""
+  if memory is None:
     return received
-  last, weights = kept
+  last, weights = memory
   params = dict(received.params)
   for name in upper:
     params[name] = jax.tree.map(
@@ -196,12 +196,12 @@ def blended(received, kept, upper):
   return Model(params, received.stats)
 
 
-def fedala(world, received, kept, batches, head_batches):
+def fedala(world, received, memory, batches, head_batches):
   """`head_batches`: for each planned epoch of the learning of W, its batches."""
   upper = world.knobs['upper']
   weights = {name: jax.tree.map(np.ones_like, received.params[name]) for name in upper}
-  if kept is not None:
-    last, weights = kept
+  if memory is not None:
+    last, weights = memory
     records = []
     for epoch in head_batches:
       for batch in epoch:
@@ -221,10 +221,10 @@ def fedala(world, received, kept, batches, head_batches):
       records.append(loss)
       if len(records) > 10 and np.std(records[-10:]) < world.knobs['threshold']:
         break
-    kept = last, weights
-  start = blended(received, kept, upper)
+    memory = last, weights
+  start = blended(received, memory, upper)
   params, stats = start
-  velocity = still(params)
+  velocity = zero_velocity(params)
   for batch in batches:
     _, gradient, stats = world.slope(Model(params, stats), batch)
     params, velocity = world.step(params, velocity, gradient)
@@ -255,44 +255,47 @@ def run(algorithm, world, params, *, sizes, rounds, head_rounds):
   params = wide(params)
   first = server = Model(params, wide(first_stats(params)))
   starts = {'apfl': (first, world.knobs.get('alpha')), 'fedala': None}
-  kept = dict.fromkeys(range(len(sizes)), starts.get(algorithm, first))
+  memories = dict.fromkeys(range(len(sizes)), starts.get(algorithm, first))
   results = []
   for cohort, head_cohort in zip(rounds, head_rounds, strict=True):
     sent = {}
     for client, batches in cohort.items():
-      sent[client], kept[client] = LOCAL[algorithm](
-        world, server, kept[client], batches, head_cohort.get(client)
+      sent[client], memories[client] = LOCAL[algorithm](
+        world, server, memories[client], batches, head_cohort.get(client)
       )
     total = sum(sizes[client] for client in cohort)
     shares = [sizes[client] / total for client in sent]
     mean = Model(
-      *(combine(shares, [model[part] for model in sent.values()]) for part in (0, 1))
+      params=combine(shares, [model.params for model in sent.values()]),
+      stats=combine(shares, [model.stats for model in sent.values()]),
     )
     if algorithm == 'fedrep':
       head = world.knobs['head']
-      mean = Model(only(head, first.params, mean.params), mean.stats)
+      mean = Model(with_layers_of(mean.params, head, first.params), mean.stats)
     if algorithm == 'pfedme':
       beta = world.knobs['beta']
       mean = Model(mixture(mean.params, server.params, beta), mean.stats)
     server = mean
-    results.append(Result(server, personal_models(algorithm, world, server, kept)))
+    results.append(Result(server, personal_models(algorithm, world, server, memories)))
   return results
 
 
-def personal_models(algorithm, world, server, kept):
+def personal_models(algorithm, world, server, memories):
   """client -> Model that is tested as its own."""
   if algorithm == 'fedrep':
     head = world.knobs['head']
     return {
-      client: Model(only(head, model.params, server.params), server.stats)
-      for client, model in kept.items()
+      client: Model(with_layers_of(server.params, head, model.params), server.stats)
+      for client, model in memories.items()
     }
   if algorithm == 'apfl':
     return {
       client: Model(mixture(model.params, server.params, share), model.stats)
-      for client, (model, share) in kept.items()
+      for client, (model, share) in memories.items()
     }
   if algorithm == 'fedala':
     upper = world.knobs['upper']
-    return {client: blended(server, memory, upper) for client, memory in kept.items()}
-  return dict(kept)
+    return {
+      client: blended(server, memory, upper) for client, memory in memories.items()
+    }
+  return dict(memories)
