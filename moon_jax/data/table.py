@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from moon_jax.core import files
-from moon_jax.core.errors import KnobError
+from moon_jax.core.errors import KnobError, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
@@ -91,7 +91,8 @@ def load_table(
     train, test = train[~is_test], train[is_test]
   else:
     columns = _columns(data_flag, train, label, client, categories)
-  print(f'{data_flag}: features: {", ".join(columns.feature_names)}', file=sys.stderr)
+  features = ', '.join(map(printable, columns.feature_names))
+  print(f'{data_flag}: features: {features}', file=sys.stderr)
   arrays = []
   for name, frame in (('training', train), ('test', test)):
     arrays += [
@@ -166,6 +167,11 @@ def _columns(
   ):
     if name not in names:
       raise _missing(data_flag, knob, name, frame)
+  if label in category_names:
+    raise DataError(
+      f'{flag("data.categories", categories)} has {label!r}, which is the label: leave '
+      'it out.'
+    )
   used_names = (label, client, *category_names)
   numbers = [name for name in names if name not in used_names]
   if words := [name for name in numbers if frame[name].dtype.kind not in 'iufb']:
@@ -195,7 +201,8 @@ def _missing(data_flag, knob, name, frame):
 
 def _features(owner: str, frame: Any, columns: _Columns) -> np.ndarray:
   """[M, D] float64, the numbers and then a 0 or 1 for each category."""
-  absent = {*columns.numbers, *columns.categories} - set(frame.columns)
+  needed = {*columns.numbers, *columns.categories, columns.label, columns.client}
+  absent = needed - {'', *frame.columns}
   if absent:
     raise DataError(f'{owner} lack the columns {listed(sorted(absent))}.')
   features = []

@@ -54,8 +54,9 @@ def write_confusion(
 
 
 def _write(path: pathlib.Path, rows: Iterable[Sequence]) -> None:
-  text = io.StringIO()
-  csv.writer(text, lineterminator='\n').writerows(rows)
+  text = io.StringIO(newline='')
+  # Python before 3.13 quotes no \r in the name of a file, unless lines end in it.
+  csv.writer(text, lineterminator='\r\n').writerows(rows)
   with files.replacing(path) as file:
     file.write(text.getvalue().encode())
 

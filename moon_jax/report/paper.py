@@ -19,8 +19,11 @@ from moon_jax.report.results import Row, at_chance, best_key, cells_of, sample_n
 from moon_jax.report.runs import Run
 from moon_jax.report.tables import AT_CHANCE, Column, Table
 
-# A column with one of these words in its name is better if it is lower.
-_COSTS = ('loss', 'nll', 'ece', 'error', 'drift', 'std', 'bytes', 'distance')
+# Words in the names of columns whose lower numbers are better. A metric of tests says
+# itself which of its numbers are.
+_COSTS = ('loss', 'drift', 'bytes', 'distance')
+# Of any metric a smaller spread over clients is better, and fewer clients without it.
+_COST_ENDS = ('_std', '_undefined')
 
 
 class _PaperColumn(NamedTuple):
@@ -136,13 +139,20 @@ def _add_cells(rows: dict[str, Row], paper_column: _PaperColumn) -> None:
       row[column.key + AT_CHANCE] = True
     else:
       samples[series.label] = numbers
-  best = statistics.clear_best(samples, is_higher_better=not _is_cost(name))
+  runs = _runs(paper_column.setting)
+  best = statistics.clear_best(samples, is_higher_better=not _is_cost(name, runs))
   if best is not None:
     rows[best][best_key(column.key)] = True
 
 
-def _is_cost(name: str) -> bool:
+def _is_cost(name: str, runs: Sequence[Run]) -> bool:
   """Whether lower numbers of a column are better."""
+  if name.endswith(_COST_ENDS):
+    return True
+  for run in runs:
+    test_metric = traces.test_metric_of(run, name)
+    if test_metric:
+      return test_metric.has('lower')
   return any(word in name.split('_') for word in _COSTS)
 
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from moon_jax.catalog import Metric
+from moon_jax.catalog import Metric, Part
 from moon_jax.report.runs import Run
 
 ACCURACY, VALIDATION = 'test_accuracy', 'validation_accuracy'
@@ -84,6 +84,22 @@ def test_metrics_of(run: Run) -> dict[str, TestMetric]:
           is_lower_better=part.has('lower'),
         )
   return columns
+
+
+def test_metric_of(run: Run, column: str) -> Part | None:
+  """The entry of the metric of tests that a column is of, such as `user_ece_max`.
+
+  None if it is of no metric of this run. Of two metrics, `auc` and `auc_min`, it is the
+  one with the longer name.
+  """
+  beginnings = {beginning for beginning, _ in _TESTS}
+  named = [
+    part
+    for part in run.test_metrics
+    for beginning in beginnings
+    if f'{column}_'.startswith(f'{beginning}{part.name}_')
+  ]
+  return max(named, key=lambda part: len(part.name), default=None)
 
 
 def metrics_of(runs: Iterable[Run]) -> dict[str, Metric]:

@@ -347,8 +347,9 @@ def _cells(values: np.ndarray) -> list[str]:
 
 def _line(cells: Sequence[Any]) -> str:
   text = io.StringIO(newline='')
-  csv.writer(text, lineterminator='\n').writerow(cells)
-  return text.getvalue()
+  # Python before 3.13 quotes no \r in a name, unless lines end in it.
+  csv.writer(text, lineterminator='\r\n').writerow(cells)
+  return text.getvalue().removesuffix('\r\n') + '\n'
 
 
 def _compressed(text: str) -> bytes:

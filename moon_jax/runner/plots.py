@@ -111,7 +111,7 @@ def _losses(panel, rounds, names):
     steps = [line['round'] for line in recorded]
     losses = [line[name] for line in recorded]
     panel.plot(steps, losses, marker='.', label=name.removesuffix('_loss'))
-  panel.set_ylabel('losses; the parts before weighting')
+  panel.set_ylabel('loss, nats; its terms without their weights')
   if panel.dataLim.ymin >= 0:  # a term of a user's algorithm may be negative
     panel.set_ylim(bottom=0)
   panel.legend(frameon=False)

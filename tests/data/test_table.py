@@ -85,6 +85,7 @@ def test_two_files_share_columns_and_categories(tmp_path):
     ({}, {'categories': ''}, "job hold no numbers; --config.data.categories='job'"),
     ({}, {'client': 'ward'}, "no column 'ward' of --config.data.client"),
     ({}, {'label': 'y'}, 'name its label by'),
+    ({}, {'categories': 'job,outcome'}, "has 'outcome', which is the label: leave"),
     ({}, {'test_fraction': 0.0}, 'test_fraction=0.2 draws a fifth'),
     ({'age': np.nan}, {}, "'age' has 1 missing entries, first in row 5"),
     ({'job': None}, {}, "'job' has 1 missing entries"),
@@ -105,6 +106,22 @@ def test_an_unseen_category_of_a_test_file_is_refused(tmp_path):
   write(frame, tmp_path / 'set/test.csv')
   with refused(DataError, "'job' holds 'nurse', a category that training has not"):
     load(knobs_of(tmp_path / 'set', {'test_fraction': 0.0}))
+
+
+@pytest.mark.parametrize('name', ['age', 'outcome', 'hospital'])
+def test_a_column_that_a_test_file_lacks_is_refused(name, tmp_path):
+  write(frame_of(), tmp_path / 'set/train.csv')
+  write(frame_of().drop(columns=name), tmp_path / 'set/test.csv')
+  with refused(DataError, f'the test rows lack the columns {name}'):
+    load(knobs_of(tmp_path / 'set', test_fraction=0.0))
+
+
+def test_names_of_features_are_printed_in_one_line(tmp_path, capsys):
+  frame = frame_of().rename(columns={'age': 'a\nge\x1b[31m'})
+  load(knobs_of(write(frame, tmp_path / 'patients.csv')))
+  (line,) = capsys.readouterr().err.splitlines()
+  assert 'smokes' in line
+  assert '\x1b' not in line
 
 
 def test_the_source_of_a_table_is_proposed(tmp_path):

@@ -1,12 +1,16 @@
 """Tables in LaTeX, the table by two knobs, and that of classes."""
 
+import functools
+
 import pandas as pd
 import pytest
 
+import moon_jax
 from moon_jax.core.errors import UsageError
 from moon_jax.report import files, latex, statistics, tables
 from moon_jax.report.tables import Column, Table
 from tests.report.reports import Collected, write_runs
+from tests.run_directories import edit_lines
 
 # --- LaTeX ----------------------------------------------------------------------------
 
@@ -155,17 +159,34 @@ def test_other_columns_of_a_paper(methods):
     Collected(methods, ['--paper=tset_loss'])
 
 
-def test_the_lowest_calibration_error_is_best(tmp_path):
-  for algorithm, error in (('fedavg', 0.2), ('moon', 0.1)):
+def test_a_metric_says_itself_which_numbers_are_best(tmp_path, own_parts):
+  moon_jax.register_metric('brier', lambda of: 0.0, lower_is_better=True)
+  moon_jax.register_metric('error_free', lambda of: 0.0)
+  best_by_column = {
+    'test_ece': 'MOON',
+    'test_brier': 'MOON',
+    'user_brier_worst_tenth': 'MOON',
+    'test_error_free': 'FedAvg',  # higher is better, whatever its name says
+    'user_error_free_std': 'MOON',
+    'user_error_free_undefined': 'MOON',
+    'train_loss': 'MOON',
+    'bytes_up': 'MOON',
+  }
+  for algorithm, number in (('fedavg', 0.2), ('moon', 0.1)):
+    numbers = dict.fromkeys(best_by_column, number)
+    flags = f'algorithm={algorithm} metrics=ece,brier,error_free'
     for seed in (0, 1):
-      write_runs(
-        tmp_path,
-        {f'{algorithm}-{seed}': ([0.8], f'algorithm={algorithm} seed={seed}')},
-        test_ece=error,
-      )
-  table = Collected(tmp_path, ['--paper=test_ece']).table('paper')
-  best = [row['series'] for row in table.rows if table.columns[1].is_best(row)]
-  assert best == ['MOON']
+      name = f'{algorithm}-{seed}'
+      write_runs(tmp_path, {name: ([0.8], f'{flags} seed={seed}')})
+      edit_lines(tmp_path / name / 'metrics.jsonl', functools.partial(add, numbers))
+  paper = f'--paper={",".join(best_by_column)}'
+  table = Collected(tmp_path, [paper]).table('paper')
+  for column, best in zip(table.columns[1:], best_by_column.values(), strict=True):
+    assert [row['series'] for row in table.rows if column.is_best(row)] == [best]
+
+
+def add(numbers, line):
+  line.update(numbers)
 
 
 def test_runs_of_unequal_lengths_have_no_best(tmp_path):

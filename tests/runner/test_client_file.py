@@ -16,7 +16,7 @@ from tests.data import federations
 from tests.runner.test_files import fill
 
 COLUMNS = Columns(
-  names=['rural, "west"', 'city\nof 北京', '2'],
+  names=['rural,\n"west"', 'city\rof 北京', '2'],
   training_examples=np.array([12, 48, math.nan]),
   test_examples=np.array([4, 16, 3]),
 )
@@ -58,7 +58,7 @@ def test_pandas_reads_it_without_our_code(tmp_path):
   assert list(frame.columns) == ['round', 'number', *COLUMNS.names]
   assert frame['round'].tolist() == [0, 0, 10, 10, 20, 20]
   is_accuracy = frame['number'] == 'user_accuracy'
-  assert frame[is_accuracy]['rural, "west"'].tolist() == [0.025, 0.0125]
+  assert frame[is_accuracy][COLUMNS.names[0]].tolist() == [0.025, 0.0125]
 
 
 def test_resuming_removes_later_rounds_and_ends_with_the_same_bytes(tmp_path):
