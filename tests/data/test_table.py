@@ -113,7 +113,7 @@ def test_a_column_that_a_test_file_lacks_is_refused(name, tmp_path):
   write(frame_of(), tmp_path / 'set/train.csv')
   write(frame_of().drop(columns=name), tmp_path / 'set/test.csv')
   with refused(DataError, f'the test rows lack the columns {name}'):
-    load(knobs_of(tmp_path / 'set', test_fraction=0.0))
+    load(knobs_of(tmp_path / 'set', {'test_fraction': 0.0}))
 
 
 def test_names_of_features_are_printed_in_one_line(tmp_path, capsys):
