@@ -48,7 +48,8 @@ def lower_round(built):
 def after_a_round(built):
   """The server's variables after a round."""
   state, inputs = experiment.initial_state(built), first_inputs(built)
-  state, _ = lower_round(built).compile()(state, *inputs, built.data.train)
+  run_round = lower_round(built).compile()
+  state, _ = run_round(state, inputs.plan, inputs.scalars, built.data.train)
   return jax.device_get(state.server.variables)
 
 
@@ -136,7 +137,9 @@ def test_one_program_serves_cohorts_of_every_size_and_other_numbers():
     inputs.scalars.algorithm['mu'] = mu
     # A compiled program refuses other shapes: it cannot compile again.
     with jax.transfer_guard('disallow'):
-      state, metrics = compiled.run_round(state, *inputs, built.data.train)
+      state, metrics = compiled.run_round(
+        state, inputs.plan, inputs.scalars, built.data.train
+      )
     assert metrics.num_seen.sum() == plan.cohort.weights.sum()
   assert len(sizes) == 4
   assert int(state.round) == 4
@@ -350,9 +353,12 @@ def test_gradients_are_clipped_if_asked():
       f'optimizer.learning_rate=0.5 optimizer.clip_norm={clip_norm}'
     )
     inputs = first_inputs(built)
-    compiled = lower_round(built).compile()
-    state, metrics = compiled(
-      experiment.initial_state(built), *inputs, built.data.train
+    first_state, run_round = (
+      experiment.initial_state(built),
+      lower_round(built).compile(),
+    )
+    state, metrics = run_round(
+      first_state, inputs.plan, inputs.scalars, built.data.train
     )
     steps = built.planner.training.real_steps(built.planner.cohort(0))
     drifts = np.asarray(metrics.drift)

@@ -254,7 +254,7 @@ def pfllib(folder, federation, pixels=signed, pickled=True):
   for split, users in federation.items():
     (folder / 'set' / split).mkdir(parents=True)
     for name, (images, labels) in users.items():
-      x = np.moveaxis(images.reshape(*images.shape[:3], -1), -1, 1)
+      x = np.moveaxis(images.reshape((*images.shape[:3], -1)), -1, 1)
       client = {'x': pixels(x), 'y': labels.astype(np.int64)}
       path = folder / f'set/{split}/{numbers[name]}.npz'
       federations.save_arrays(path, {'data': np.array(client)} if pickled else client)

@@ -164,9 +164,11 @@ def check_draw(seed, folder):
     parts = [*train, test]
   if layout == 'npz':
     train = [a]  # the second user's are for validation
-  knobs = LAYOUTS[layout](folder, federation)
-  knobs |= {'data.range': declared_range, 'data.axes': axes}
-  knobs |= {'data.normalize': normalize}
+  knobs = LAYOUTS[layout](folder, federation) | {
+    'data.range': declared_range,
+    'data.axes': axes,
+    'data.normalize': normalize,
+  }
   expected = expectation(shape, parts[0].dtype, axes, normalize)
   if expected is None:
     with refused(DataError, r'data\.(axes|normalize|range)'):

@@ -83,8 +83,8 @@ def test_validation_examples_do_not_train_and_the_statistics_stay():
   np.testing.assert_array_equal(other.tests.validation.images, images)
 
 
-def run(**changes):
-  changes |= {'data.validation': 0.2, 'num_rounds': 3, 'eval_every_rounds': 2}
+def run(changes):
+  changes = changes | {'data.validation': 0.2, 'num_rounds': 3, 'eval_every_rounds': 2}
   config = moon_jax.load_config('configs/digits_moon.py', TINY | changes)
   return list(moon_jax.rounds(config))
 
@@ -102,7 +102,7 @@ def accuracy_and_loss(built, variables):
 
 
 def test_validation_accuracy_is_recorded_in_each_tested_round():
-  rounds = run(algorithm='fedavg')
+  rounds = run({'algorithm': 'fedavg'})
   for name in ('validation_accuracy', 'test_accuracy'):
     assert [name in round.metrics for round in rounds] == [False, True, True]
   last = rounds[-1]
@@ -112,7 +112,7 @@ def test_validation_accuracy_is_recorded_in_each_tested_round():
 
 
 def test_validation_accuracy_of_own_models_is_their_mean_on_every_tier():
-  last = run(algorithm='solo')[-1]
+  last = run({'algorithm': 'solo'})[-1]
   client_scores = [
     accuracy_and_loss(last.experiment, of_client(last.state.clients, client))
     for client in range(10)
@@ -120,5 +120,5 @@ def test_validation_accuracy_of_own_models_is_their_mean_on_every_tier():
   names = 'validation_accuracy', 'validation_loss'
   scores = [last.metrics[name] for name in names]
   np.testing.assert_allclose(scores, np.mean(client_scores, axis=0), rtol=1e-5)
-  on_disk = run(algorithm='solo', **{'execution.client_store': 'disk'})[-1].metrics
-  assert [on_disk[name] for name in names] == scores
+  on_disk = run({'algorithm': 'solo', 'execution.client_store': 'disk'})[-1]
+  assert [on_disk.metrics[name] for name in names] == scores

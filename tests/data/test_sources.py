@@ -84,9 +84,9 @@ def write(folder, **changes):
 
 @pytest.mark.parametrize('shape', [(4, 5, 3), (4, 5)])
 def test_npz(shape, tmp_path):
-  train_x = np.arange(60 * np.prod(shape)).astype(np.uint8).reshape(60, *shape)
-  images = {'train_x': np.asfortranarray(train_x), 'test_x': train_x[:30]}
-  dataset = load('npz', path=write(tmp_path, **images))
+  train_x = np.arange(60 * np.prod(shape)).astype(np.uint8).reshape((60, *shape))
+  path = write(tmp_path, train_x=np.asfortranarray(train_x), test_x=train_x[:30])
+  dataset = load('npz', path=path)
   check_dataset(dataset)
   assert (dataset.name, dataset.num_classes) == ('my_set', 3)
   images = dataset.train_images.reshape(train_x.shape)

@@ -150,7 +150,7 @@ def fill(module):
     numbers = seeded.leaf(path, to_ours(path, tensor).shape)
     if tensor.ndim > 1 and path not in ('embedding_table', 'places'):
       window = tensor.shape[2:]
-      numbers = numbers.reshape(*window, tensor.shape[1], tensor.shape[0])
+      numbers = numbers.reshape((*window, tensor.shape[1], tensor.shape[0]))
       numbers = np.moveaxis(numbers, (-1, -2), (0, 1)).copy()
     with torch.no_grad():
       tensor.copy_(torch.from_numpy(numbers))

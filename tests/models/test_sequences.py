@@ -94,8 +94,9 @@ def computed(module, examples):
 
 @pytest.mark.parametrize('case', CASES)
 def test_outputs_and_gradients_equal_pytorchs(case):
+  module, examples = CASES[case]
   with jax.enable_x64(True):
-    arrays = computed(*CASES[case])
+    arrays = computed(module, examples)
   with np.load(FILE) as file:
     names = [name for name in file.files if name.startswith(f'{case}:')]
     golden = {name.partition(':')[2]: file[name] for name in names}

@@ -105,8 +105,8 @@ def test_the_report_equals_the_records(
     for algorithm in sorted(algorithms):
       for run_seed in range(num_seeds):
         path = pathlib.Path(folder, f'{algorithm}-{run_seed}')
-        flags = (NATURAL, f'--config.algorithm={algorithm}')
-        write_run(path, rng.random(num_rounds).tolist(), *flags, seed=run_seed)
+        accuracies, flag = rng.random(num_rounds), f'--config.algorithm={algorithm}'
+        write_run(path, accuracies.tolist(), NATURAL, flag, seed=run_seed)
         write_clients(path, COLUMNS[algorithm], names, rng, num_rounds)
         paths.setdefault(algorithm, []).append(path)
     report = Collected(folder)

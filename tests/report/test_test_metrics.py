@@ -10,7 +10,6 @@ from moon_jax.report import groups, results, runs, sections, traces
 from moon_jax.report.request import Choice, Target
 from tests.run_directories import edit_lines, write_run
 
-FLAGS = ('--config.metrics=macro_f1,ece', '--config.algorithm=fedavg')
 ERRORS = [0.3, 0.1, 0.2]
 
 
@@ -20,7 +19,14 @@ def two_runs(tmp_path):
   for seed in range(2):
     path = tmp_path / f's{seed}'
     accuracies = [0.5, 0.4, 0.6]
-    write_run(path, accuracies, *FLAGS, seed=seed, test_macro_f1=0.5 + seed / 10)
+    write_run(
+      path,
+      accuracies,
+      '--config.metrics=macro_f1,ece',
+      '--config.algorithm=fedavg',
+      seed=seed,
+      test_macro_f1=0.5 + seed / 10,
+    )
 
     def add(line):
       line['test_ece'] = ERRORS[line['round'] - 1]
@@ -52,10 +58,15 @@ def test_a_table_and_curves(two_runs):
 
 
 def test_a_clearly_lower_error_is_marked(two_runs):
-  flags = ('--config.metrics=ece', '--config.algorithm=fedprox')
   for seed in range(2):
-    path = two_runs / f'prox{seed}'
-    write_run(path, [0.5, 0.5, 0.5], *flags, seed=seed, test_ece=0.4 + seed / 1e6)
+    write_run(
+      two_runs / f'prox{seed}',
+      [0.5, 0.5, 0.5],
+      '--config.metrics=ece',
+      '--config.algorithm=fedprox',
+      seed=seed,
+      test_ece=0.4 + seed / 1e6,
+    )
   (setting,) = groups.settings(read(two_runs), Choice(None, ('seed',), {}))
   marked = {
     result.series.label: result.row.get(results.best_key('test_ece'), False)
@@ -84,8 +95,13 @@ def test_a_metric_of_a_user_whose_file_is_not_run(two_runs, own_parts):
   moon_jax.register_metric(
     'regret', lambda of: 0.0, title='Regret', lower_is_better=True
   )
-  flags = ('--config.metrics=regret', '--config.best_by=regret')
-  path = write_run(two_runs / 'mine', [0.5, 0.4], *flags, test_regret=0.5)
+  path = write_run(
+    two_runs / 'mine',
+    [0.5, 0.4],
+    '--config.metrics=regret',
+    '--config.best_by=regret',
+    test_regret=0.5,
+  )
   edit_lines(
     path / 'metrics.jsonl', lambda line: line.update(test_regret=1 / line['round'])
   )

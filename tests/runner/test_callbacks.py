@@ -71,8 +71,8 @@ def three_rounds(tmp_path_factory):
   """A run of all three rounds, and the callback that watched it."""
   watcher = Watcher(rounds_with_state=[2])
   folder = tmp_path_factory.mktemp('whole') / 'run'
-  changes = {'checkpoint_every_rounds': 2}
-  return moon_jax.run(config(**changes), folder, callbacks=[watcher]), watcher
+  settings = config(checkpoint_every_rounds=2)
+  return moon_jax.run(settings, folder, callbacks=[watcher]), watcher
 
 
 def test_each_method_is_called_in_its_turn(three_rounds):
@@ -342,8 +342,7 @@ def test_a_state_is_written_beside_the_next_round(tmp_path, monkeypatch, three_r
 
   monkeypatch.setattr(saved_state, 'save', save_late)
   monkeypatch.setattr(Records, 'finish', finish)
-  changes = {'checkpoint_every_rounds': 1}
-  moon_jax.run(config(**changes), run, callbacks=[look])
+  moon_jax.run(config(checkpoint_every_rounds=1), run, callbacks=[look])
   lines = (run / 'timings.jsonl').read_text().splitlines()
   assert [json.loads(line)['round'] for line in lines] == [1, 2, 3]
   assert sorted(path.name for path in (run / 'checkpoints').iterdir()) == ['2', '3']

@@ -2,6 +2,7 @@
 
 import gzip
 import math
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -180,7 +181,7 @@ NATURAL = {
 }
 
 
-def clients_of(folder, **changes):
+def clients_of(folder, changes=MappingProxyType({})):
   """The file of a finished run on a federation with five users, and its records."""
   knobs = federations.npz(folder, federations.make_federation())
   config = moon_jax.load_config('configs/base.py', NATURAL | knobs | changes)
@@ -220,7 +221,7 @@ def test_the_users_of_a_federation_by_name(tmp_path):
 
 
 def test_the_clients_own_models_by_name(tmp_path):
-  clients, run = clients_of(tmp_path, algorithm='ditto')
+  clients, run = clients_of(tmp_path, {'algorithm': 'ditto'})
   last = run.metrics[-1]
   # Two users do not train: they have no models of their own.
   has_model = clients.training_examples > 0
@@ -236,7 +237,7 @@ def test_the_clients_own_models_by_name(tmp_path):
 
 
 def test_models_of_clients_on_the_whole_test_set(tmp_path):
-  clients, run = clients_of(tmp_path, algorithm='solo')
+  clients, run = clients_of(tmp_path, {'algorithm': 'solo'})
   accuracy = clients.numbers['test_accuracy'][-1]
   assert accuracy.min() == run.metrics[-1]['test_accuracy_worst']
   assert accuracy.mean() == run.metrics[-1]['test_accuracy']
@@ -259,9 +260,9 @@ def test_clients_without_names_are_numbered(tmp_path):
 
 
 def test_a_resumed_run_ends_with_the_same_file(tmp_path):
-  (tmp_path / 'whole').mkdir()
+  (tmp_path / 'undisturbed').mkdir()
   every_round = {'eval_every_rounds': 1, 'checkpoint_every_rounds': 5, 'num_rounds': 3}
-  _, whole = clients_of(tmp_path / 'whole', **every_round)
+  _, undisturbed = clients_of(tmp_path / 'undisturbed', every_round)
   knobs = federations.npz(tmp_path, federations.make_federation())
   config = moon_jax.load_config('configs/base.py', NATURAL | knobs | every_round)
 
@@ -274,7 +275,7 @@ def test_a_resumed_run_ends_with_the_same_file(tmp_path):
     moon_jax.run(config, tmp_path / 'run', callbacks=[Interruption()])
   assert client_file.read(tmp_path / 'run').rounds.tolist() == [1, 2]
   moon_jax.run(config, tmp_path / 'run')
-  expected = (whole.workdir / CLIENTS).read_bytes()
+  expected = (undisturbed.workdir / CLIENTS).read_bytes()
   assert (tmp_path / 'run' / CLIENTS).read_bytes() == expected
 
 
