@@ -278,6 +278,7 @@ class CheckpointSaver(Callback):
         if run_may_end or round.number == num_rounds:
           self._checkpoints.wait()
       self._saved_at = time.monotonic()
+      round.is_saved = True
     self._unwritten_timings.append(round.timings)
     if not self._checkpoints.is_writing():
       self.close()
@@ -330,8 +331,8 @@ class BestKeeper(Callback):
       return
     self._best = self._sign * number
     entries = {'best_by': self._column, 'best_number': number}
-    with round.clock('save'):
-      self._checkpoints.keep_best(round.state, entries)
+    # Not in `save_seconds`, by which a later start knows that a round was saved.
+    self._checkpoints.keep_best(round.state, entries)
 
 
 def stop_if_diverged(

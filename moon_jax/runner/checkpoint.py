@@ -238,6 +238,8 @@ class Checkpoints:
         f'{self._directory} holds no usable checkpoint, but rounds were saved there. '
         f'Put one back, or give another {option("workdir")} to begin again.'
       )
+    self._find_best(completed_rounds=0)
+    self._protect_memories(self._folders())
     return first
 
   def _find_best(self, completed_rounds):

@@ -343,27 +343,30 @@ def _train(
       if checkpoint_due and not stop_requested:
         stop_requested = stop.requested()
       round.is_awaited = stop_requested
-      stop_reason, can_end = hosts.decided_by_first(
+      stop_reason, can_end, is_saved = hosts.decided_by_first(
         functools.partial(_call_callbacks, callbacks, round, stop_reason)
       )
       if stop_reason and can_end:
         return stop_reason
-      if stop_requested or checkpoint_due:
+      # A save may be due and left out: then the next round hears of a request.
+      if stop_requested or (is_saved and not is_last):
         stop.check(round.number)
   return ''
 
 
 def _call_callbacks(
   callbacks: Sequence[Callback], round: Round, stop_reason: str
-) -> tuple[str, bool]:
+) -> tuple[str, bool, bool]:
   """Shows a round to the callbacks.
 
   Returns:
-    Why the run ends, '' if it does not; and whether it can end after this round.
+    Why the run ends, '' if it does not; whether it can end after this round; and
+    whether the round is saved.
   """
   if stop_reason:
     round.stop(stop_reason)
   for callback in callbacks:
     callback.after_round(round)
   is_tested = 'test_accuracy' in round.metrics
-  return round.stopped, is_tested and round.state is not None
+  can_end = is_tested and round.state is not None
+  return round.stopped, can_end, round.is_saved

@@ -62,6 +62,7 @@ class Round:
       stays.
     stopped: reason for which the run ends after this round; '' if it does not.
     is_awaited: whether a signal has asked the run to save this round and stop.
+    is_saved: whether the state was saved, or is being written.
     confusion: [Y, Y] test examples by class and predicted class, of the global model in
       a tested round with `metrics`; otherwise None.
   """
@@ -76,6 +77,7 @@ class Round:
   state: State | None
   stopped: str = ''
   is_awaited: bool = False
+  is_saved: bool = False
   confusion: np.ndarray | None = None
 
   def stop(self, reason: str) -> None:

@@ -430,20 +430,21 @@ def test_by_default_no_round_is_saved_soon_after_another(
   assert rounds_saved(result.workdir) == expected
 
 
+@pytest.mark.parametrize(('number', 'has_state'), [(19, False), (20, True)])
 def test_a_run_that_is_stopped_where_a_save_was_left_out_saves_the_next_round(
-  tmp_path, monkeypatch
+  number, has_state, tmp_path, monkeypatch
 ):
   monkeypatch.setattr(callbacks, '_AUTO_SECONDS', 1000.0)
   stop = Stop()
 
   class Interrupter(moon_jax.Callback):
-    """Asks the run to stop when the state of round 20 cannot be had any more."""
+    """Asks the run to stop when round 20 will not be saved any more."""
 
     def wants_state(self, number):
-      return False
+      return has_state
 
     def after_round(self, round):
-      if round.number == 19:
+      if round.number == number:
         stop.request(signal.SIGTERM)
 
   words = words_of(num_rounds=60, checkpoint_every_rounds='auto')

@@ -109,7 +109,7 @@ def test_the_programs_take_the_best_round(undisturbed, tmp_path):
   assert refused.stderr.startswith("--round='last' must be best, or the number of")
 
 
-@pytest.mark.parametrize('fails_at', [3, 4, 5])
+@pytest.mark.parametrize('fails_at', [2, 3, 4, 5])
 def test_a_run_that_dies_and_goes_on_has_the_same_best_model(
   undisturbed, tmp_path, fails_at
 ):
@@ -153,6 +153,28 @@ def test_a_best_round_of_a_lost_checkpoint_comes_again(
   damaged.write_text(damaged.read_text()[:-2])
   (tmp_path / 'run/summary.json').unlink()
   moon_jax.run(config(), tmp_path / 'run')
+  same_models(tmp_path / 'run', undisturbed.workdir)
+
+
+def test_a_best_round_without_any_checkpoint_comes_again(
+  undisturbed, tmp_path, monkeypatch
+):
+  """The disk fills up after the first best round is written."""
+  save, rarely = saved_state.save, config({'checkpoint_every_rounds': 20})
+
+  def save_until_full(folder, state, index, entries):
+    if folder.name.startswith('6.'):
+      raise OSError(errno.ENOSPC, 'full')
+    save(folder, state, index, entries)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(saved_state, 'save', save_until_full)
+    with pytest.raises(RunError, match='cannot be written'):
+      moon_jax.run(rarely, tmp_path / 'run')
+  best = f'best-{undisturbed.summary["best_round"]}'
+  assert kept_folders(tmp_path / 'run') == [best]
+  moon_jax.run(rarely, tmp_path / 'run')
+  assert kept_folders(tmp_path / 'run') == ['6', best]
   same_models(tmp_path / 'run', undisturbed.workdir)
 
 
