@@ -64,12 +64,12 @@ def apfl(*, alpha: float, adaptive: bool = False) -> base.Algorithm:
     numbers, v, w = task.optimizer, model['params'], variables['params']
     mixture = mixed(v, w, share)
     slope, statistics = gradient_at(model | {'params': mixture})
-    with_decay = jax.tree.map(
-      lambda g, m: share * (g + numbers['weight_decay'] * m), slope, mixture
-    )
+    slope_of_v = jax.tree.map(lambda g: share * g, slope)
     if 'clip_norm' in numbers:
       clip = optax.clip_by_global_norm(numbers['clip_norm'])
-      with_decay, _ = clip.update(with_decay, clip.init(v))
+      slope_of_v, _ = clip.update(slope_of_v, clip.init(v))
+    decay = share * numbers['weight_decay']
+    with_decay = jax.tree.map(lambda g, m: g + decay * m, slope_of_v, mixture)
     velocity = jax.tree.map(
       lambda u, g: numbers['momentum'] * u + g, velocity, with_decay
     )

@@ -18,6 +18,7 @@ class FreezingOptions:
     body_learning_rate: learning rate of the layers before the head; 'auto': the head's.
     algorithm: name of the algorithm.
     personal_layers: names of FedPer's personal layers.
+    blended_layers: names of the layers that FedALA blends.
     has_local_statistics: whether statistics of batch normalisation stay with clients.
   """
 
@@ -26,6 +27,7 @@ class FreezingOptions:
     self.body_learning_rate = config.optimizer.body_learning_rate
     self.algorithm = config.algorithm
     self.personal_layers = config.fedper.layers
+    self.blended_layers = config.fedala.layers
     self.has_local_statistics = used_value(config, 'batch_norm') == 'local'
 
 
@@ -70,6 +72,11 @@ def _require_effect(options, layers, frozen):
   elif options.algorithm == 'fedper':
     if personal_paths(options.personal_layers, layers) <= frozen:
       complaint = 'has all layers that fedper keeps with the clients'
+  elif options.algorithm == 'fedala':
+    if not personal_paths(options.blended_layers, layers, 'fedala.layers') & trained:
+      complaint = 'has all layers that fedala blends'
+  elif options.algorithm == 'fedrep' and not trained & layers.output:
+    complaint = 'has the output layer, which fedrep trains by itself'
   elif options.algorithm == 'fedbn' and layers.batch_norm <= frozen:
     complaint = 'has all batch normalisation, which fedbn keeps with the clients'
   elif options.has_local_statistics and statistics <= frozen:

@@ -127,7 +127,7 @@ def check_parts(
       assembled = experiment.assemble(run.request.config, load, backend=None)
       options = scheduling.TrainingSetupOptions(assembled.config)
       sizes = assembled.held_out.training_partition.sizes
-      scheduling.local_work(options, sizes)
+      scheduling.local_work(options, sizes, assembled.algorithm.num_batches)
       cohort_size = scheduling.who_takes_part(options, sizes).cohort_size
       device_counts.append(_num_devices(options, cohort_size))
     except RunError as error:

@@ -306,7 +306,8 @@ def trained(chosen, loss, received, memory, num_steps, *, images=ONES, sgd=PLAIN
   chosen = chosen._replace(
     loss=lambda outputs, references, params, task, batch: (loss(params, batch), {})
   )
-  training = LocalTraining(chosen, FAKE, optimizers.sgd)
+  make_optimizer = optimizers.with_clipping(optimizers.sgd)
+  training = LocalTraining(chosen, FAKE, make_optimizer)
   scalars = Scalars(floats(dict(chosen.hyperparameters)), floats(numbers), jnp.int32(0))
   batch = Batch(images, jnp.zeros(len(images), jnp.int32), jnp.ones(len(images)))
   facts = {'epoch_steps': jnp.float32(1)}
@@ -353,11 +354,11 @@ def square(params, batch):
 
 def test_apfl_by_hand():
   # L = (x - 4)^2 / 2, w 0, v 1, alpha 0.5, rate 0.1; gradients at the old weights.
-  def after(num_steps, adaptive=True):
+  def after(num_steps, adaptive=True, sgd=PLAIN_SGD):
     received, model = floats(({'params': {'x': 0.0}}, {'params': {'x': 1.0}}))
     memory = apfl.Personal(model, jnp.float32(0.5))
     chosen = apfl.apfl(alpha=0.5, adaptive=adaptive)
-    finished, _ = trained(chosen, square, received, memory, num_steps)
+    finished, _ = trained(chosen, square, received, memory, num_steps, sgd=sgd)
     v, alpha = finished.memory
     return [
       float(x)
@@ -367,6 +368,9 @@ def test_apfl_by_hand():
   assert after(1) == pytest.approx([0.4, 1.175, 0.85])
   assert after(2) == pytest.approx([0.76, 1.42500625, 1.0])
   assert after(1, adaptive=False) == pytest.approx([0.4, 1.175, 0.5])
+  # -4 and 0.5 * -3.5 are cut to -1; the decay of m = 0.5, 0.5 * 0.2 * 0.5, is not.
+  clipped = after(1, adaptive=False, sgd={'clip_norm': 1.0, 'weight_decay': 0.2})
+  assert clipped == pytest.approx([0.1, 1.095, 0.5])
 
 
 def test_pfedme_by_hand():

@@ -24,11 +24,12 @@ KNOBS = TINY | {
   'optimizer.weight_decay': 0.1,
 }
 # The ways in which models move: a mean, corrections, a server's optimizer, a second
-# training, what clients keep, neighbours, a choice, no server.
+# training, what clients keep or train along, neighbours, a choice, no server.
 WAYS = {
   'fedavg': {'optimizer.name': 'adamw'},
   'fedprox': {'server_optimizer.name': 'yogi'},
   'ditto': {'data.local_test': 0.25},
+  'apfl': {'data.local_test': 0.25, 'apfl.alpha': 0.3},
   'decentralized_fedavg': {'participation': 1.0},
   'scaffold': {},
   'feddyn': {},
@@ -38,7 +39,7 @@ WAYS = {
   'median': {},
   'solo': {},
 }
-SLOW = ('feddyn', 'fednova', 'median', 'solo', 'moon', 'fedprox')
+SLOW = ('apfl', 'feddyn', 'fednova', 'median', 'solo', 'moon', 'fedprox')
 
 
 def trained(folder, changes):
@@ -50,9 +51,9 @@ def trained(folder, changes):
 def models_of(run, algorithm):
   """The models that a run has learned, each path -> array."""
   clients = [None]
-  if algorithm in ('ditto', 'fedper', 'solo', 'decentralized_fedavg'):
+  if algorithm in ('ditto', 'apfl', 'fedper', 'solo', 'decentralized_fedavg'):
     clients = run.metrics[-1]['clients'][:2]
-    clients += [None] if algorithm == 'ditto' else []
+    clients += [None] if algorithm in ('ditto', 'apfl') else []
   for client in clients:
     yield weights.flat(moon_jax.load(run.workdir, client=client).variables)
 
@@ -148,6 +149,18 @@ REFUSED = [
   (
     {'frozen_layers': 'classifier', 'algorithm': 'fedper'},
     'has all layers that fedper keeps',
+  ),
+  (
+    {'frozen_layers': 'classifier', 'algorithm': 'fedrep'},
+    'has the output layer, which fedrep trains by itself',
+  ),
+  (
+    {
+      'frozen_layers': 'classifier',
+      'algorithm': 'fedala',
+      'data.local_test': 0.25,
+    },
+    'has all layers that fedala blends',
   ),
   (
     {'frozen_layers': 'body', 'optimizer.body_learning_rate': 0.1},
