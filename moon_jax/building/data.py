@@ -105,6 +105,7 @@ class TrainingData(NamedTuple):
     scale: the scale that the images have in the source.
     digest: SHA-256 of the whole data set, in hexadecimal.
     form: what the arrays hold.
+    feature_names: [D] names of the numbers of an example; () if the data have none.
   """
 
   partition: Partition
@@ -117,6 +118,7 @@ class TrainingData(NamedTuple):
   scale: Scale
   digest: str
   form: Form = Form()
+  feature_names: tuple[str, ...] = ()
 
   def client_name(self, client: int) -> str:
     """The name that the data give a client, or its number."""

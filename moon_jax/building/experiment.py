@@ -231,6 +231,7 @@ def build(
       class_names=dataset.class_names,
       scale=dataset.scale,
       form=dataset.form,
+      feature_names=dataset.feature_names,
       digest=sources.digest(loaded),
     ),
     tests=tests,

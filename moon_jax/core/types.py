@@ -114,6 +114,7 @@ class Dataset(NamedTuple):
     validation_labels: [V] int32, their labels.
     scale: the numbers in the source that became pixels 0 and 255.
     form: what the arrays hold.
+    feature_names: [D] names of the numbers of an example; () if the data have none.
   """
 
   name: str
@@ -133,6 +134,7 @@ class Dataset(NamedTuple):
   validation_labels: np.ndarray | None = None
   scale: Scale = Scale()
   form: Form = Form()
+  feature_names: tuple[str, ...] = ()
 
 
 class Outputs(NamedTuple):

@@ -109,6 +109,7 @@ def load_table(
       *('the test features', f'the test {label}'),
     ),
   )
+  dataset = dataset._replace(feature_names=tuple(columns.feature_names))
   if not client:
     return dataset
   ids = [_plain(frame, client) for frame in (train, test)]

@@ -87,6 +87,7 @@ def predict(values: flags.FlagValues) -> str:
     form=trained.form,
     num_classes=trained.about['num_classes'],
     class_names=tuple(trained.about['images'].get('class_names', ())),
+    feature_names=tuple(trained.about['images'].get('feature_names', ())),
   )
   if values.source:
     images = inputs.split_of(values.source, values.input, values.split or 'test', model)

@@ -38,6 +38,7 @@ class Model(NamedTuple):
     form: what the examples are.
     num_classes: Y.
     class_names: names of the classes; () if they have none.
+    feature_names: names of the columns of a table; () if they have none.
   """
 
   config: Config
@@ -46,6 +47,7 @@ class Model(NamedTuple):
   form: Form
   num_classes: int
   class_names: tuple[str, ...]
+  feature_names: tuple[str, ...] = ()
 
   def number_of(self, name: str) -> int | None:
     """The number of a class by its name, or by its number if classes have no names."""
@@ -117,11 +119,28 @@ def split_of(source: str, where: str, split: str, model: Model) -> Inputs:
   if images is None or not len(images):
     raise UsageError(f'{option("split", split)}: {where!r} has no such examples.')
   labels = _renumbered(labels, dataset.class_names, model, where)
+  if model.feature_names and dataset.feature_names:
+    images = images[:, _columns(dataset.feature_names, model, where)]
   return Inputs(
     names=[str(row) for row in range(len(images))],
     labels=labels,
     chunks=iter([_numbers(images, model)]),
   )
+
+
+def _columns(names, model, where):
+  """The position in a table of each feature of the model.
+
+  Raises:
+    UsageError: the table has other features.
+  """
+  different = sorted({*names}.symmetric_difference(model.feature_names))
+  if different:
+    raise UsageError(
+      f'{where!r} has the features {listed(names)}, and the model was trained on '
+      f'{listed(model.feature_names)}; only one of them has {listed(different)}.'
+    )
+  return [names.index(name) for name in model.feature_names]
 
 
 def _arrays(path, model):

@@ -90,7 +90,8 @@ def _runs(setting: Setting) -> list[Run]:
 
 
 def _require_recorded(names: Sequence[str], runs: Sequence[Run]) -> None:
-  recorded = {name for run in runs for line in run.rounds[-1:] for name in line}
+  columns = {name for run in runs for line in run.rounds[-1:] for name in line}
+  recorded = {name for name in columns if any(len(run.metric(name)) for run in runs)}
   for name in names:
     if not any(len(run.metric(name)) for run in runs):
       hint = did_you_mean(name, recorded)

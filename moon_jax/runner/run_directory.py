@@ -311,7 +311,8 @@ def describe_images(experiment: Experiment) -> Record:
   """What a network needs in order to classify other images.
 
   It is their shape, mean and deviation, the scale that they are taken on (or the form
-  of other data), and the names of the classes if there are some.
+  of other data), and the names of the classes and of a table's columns, if they have
+  names.
   """
   test = experiment.tests.examples
   description = {
@@ -326,6 +327,8 @@ def describe_images(experiment: Experiment) -> Record:
     description['scale'] = None
   if experiment.data.class_names:
     description['class_names'] = list(experiment.data.class_names)
+  if experiment.data.feature_names:
+    description['feature_names'] = list(experiment.data.feature_names)
   return description
 
 

@@ -5,8 +5,11 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
+import moon_jax
+from moon_jax.core.errors import ExitCode
 from moon_jax.data import layouts
 from moon_jax.data.errors import DataError
+from moon_jax.predict.command import main as predict
 from tests.data.federations import load
 from tests.refusals import refused
 
@@ -122,6 +125,33 @@ def test_names_of_features_are_printed_in_one_line(tmp_path, capsys):
   (line,) = capsys.readouterr().err.splitlines()
   assert 'smokes' in line
   assert '\x1b' not in line
+
+
+@pytest.mark.usefixtures('quick_runs')
+def test_a_table_in_another_order_is_predicted_alike(tmp_path, capsys):
+  path = write(frame_of(), tmp_path / 'patients.csv')
+  knobs = knobs_of(path) | {'partition.name': 'natural', 'model': 'mlp'}
+  knobs |= {'algorithm': 'fedavg', 'num_rounds': 1, 'logger': ''}
+  knobs |= {'execution.devices': 1, 'partition.min_size': 1}
+  run = tmp_path / 'run'
+  moon_jax.run(moon_jax.load_config('configs/base.py', knobs), run)
+
+  def predicted(frame):
+    write(frame, tmp_path / 'other.csv')
+    target = tmp_path / 'predicted.csv'
+    words = ['--source=table', f'--input={tmp_path / "other.csv"}']
+    code = predict([f'--workdir={run}', f'--output={target}', *words])
+    return code, target.read_text(), capsys.readouterr()
+
+  frame = frame_of()
+  code, expected, _ = predicted(frame)
+  assert code == ExitCode.DONE
+  code, text, _ = predicted(frame[frame.columns[::-1]])
+  assert (code, text) == (ExitCode.DONE, expected)
+  # 'abbot' would take the place of 'clerk'.
+  code, _, printed = predicted(frame.replace({'job': {'nurse': 'abbot'}}))
+  assert code == ExitCode.USAGE
+  assert 'only one of them has job=abbot, job=nurse' in printed.err + printed.out
 
 
 def test_the_source_of_a_table_is_proposed(tmp_path):

@@ -157,6 +157,8 @@ def test_other_columns_of_a_paper(methods):
   wrong = r"no finished run has recorded 'tset_loss'\. Did you mean 'test_loss'"
   with pytest.raises(UsageError, match=wrong):
     Collected(methods, ['--paper=tset_loss'])
+  with pytest.raises(UsageError, match=r"recorded 'clients'\.$"):  # no number
+    Collected(methods, ['--paper=clients'])
 
 
 def test_a_metric_says_itself_which_numbers_are_best(tmp_path, own_parts):
