@@ -312,7 +312,9 @@ def as_stored(arrays: Sequence[np.ndarray], form: Form) -> tuple[list, Form]:
   """
   dtype = np.result_type(*arrays)
   if dtype.itemsize > 4:
-    dtype = np.dtype('float32' if dtype.kind == 'f' else 'int32')
+    # NumPy joins uint64 and int64 in float64.
+    has_floats = any(array.dtype.kind == 'f' for array in arrays)
+    dtype = np.dtype('float32' if has_floats else 'int32')
   stored = []
   for array in arrays:
     limits = np.finfo(dtype) if dtype.kind == 'f' else np.iinfo(dtype)

@@ -48,6 +48,6 @@ class Classified:
   def confusion(self) -> np.ndarray:
     """[Y, Y] int, number of examples by class and predicted class."""
     num_classes = self.num_classes
-    cells = self.labels * num_classes + self.predicted
+    cells = self.labels.astype(np.int64) * num_classes + self.predicted
     counts = np.bincount(cells, minlength=num_classes**2)
     return counts.reshape(num_classes, num_classes)

@@ -133,10 +133,9 @@ def best_column(run: Run) -> str:
   the metric is not defined in any round, the accuracy chooses.
   """
   best_by = run.knobs.get('best_by', 'accuracy')
-  for column in (f'validation_{best_by}', f'test_{best_by}'):
-    if len(run.metric(column)):
-      return column
-  return chosen_by([run])
+  accuracy = chosen_by([run])
+  column = accuracy.removesuffix('accuracy') + best_by
+  return column if len(run.metric(column)) else accuracy
 
 
 def best_accuracy(run: Run) -> float | None:

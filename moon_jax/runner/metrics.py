@@ -320,10 +320,10 @@ def choosing_column(tested: Sequence[Record], best_by: str) -> str:
   It is that of the validation split if there is one, otherwise of the test split. The
   accuracy chooses if the metric is not defined in any round.
   """
-  for column in (f'validation_{best_by}', f'test_{best_by}', 'validation_accuracy'):
-    if any(column in record for record in tested):
-      return column
-  return 'test_accuracy'
+  has_validation = any('validation_accuracy' in record for record in tested)
+  split = 'validation' if has_validation else 'test'
+  is_defined = any(f'{split}_{best_by}' in record for record in tested)
+  return f'{split}_{best_by}' if is_defined else f'{split}_accuracy'
 
 
 def best_round(tested: Sequence[Record], column: str) -> Record:

@@ -11,7 +11,7 @@ import moon_jax
 from moon_jax.catalog import range_of
 from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.types import Form
-from moon_jax.data import convert, sources
+from moon_jax.data import convert, forms, sources
 from moon_jax.data.device import normalise
 from moon_jax.data.errors import DataError
 from moon_jax.data.forms import Reading, form_of
@@ -385,6 +385,14 @@ def test_what_only_pictures_have_is_refused(changes, words, tmp_path):
   config = configuration(tmp_path, x, changes | {'data.axes': 'TC'})
   with refused(KnobError, words):
     moon_jax.run(config, tmp_path / 'run')
+
+
+def test_integers_of_two_types_stay_integers():
+  arrays = [np.array([[1, 2]], np.uint64), np.array([[-3, 4]], np.int64)]
+  form = form_of('data', 'train_x', arrays[0], Reading(axes='D'))
+  stored, form = forms.as_stored(arrays, form)
+  assert [array.dtype.name for array in stored] == ['int32', 'int32']
+  assert form.dtype == 'int32'
 
 
 def test_records_of_other_data_are_refused(tmp_path):

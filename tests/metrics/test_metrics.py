@@ -89,6 +89,12 @@ def test_classes_without_examples():
   assert np.isnan(measure(['auc'], alone)['auc'])
 
 
+def test_labels_of_one_byte_are_counted():
+  labels = np.array([9, 39], np.uint8)
+  confusion = Classified(labels, np.eye(40)[labels]).confusion
+  assert np.argwhere(confusion).tolist() == [[9, 9], [39, 39]]
+
+
 def test_large_logits_and_models_that_are_not_finite():
   labels = np.array([0, 1])
   logits = np.array([[[1e30, 0.0], [0.0, -1e30]], [[np.nan, 0.0], [0.0, 1.0]]])

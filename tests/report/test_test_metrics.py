@@ -89,6 +89,13 @@ def test_the_best_round_is_chosen_by_the_metric(two_runs):
     assert traces.best_accuracy(run) == 0.4
     assert results.run_row(run)['best_by'] == 'test ece'
 
+  def add_validation(line):
+    line['validation_accuracy'] = 0.5
+
+  edit_lines(two_runs / 's0/metrics.jsonl', add_validation)
+  (run,) = read(two_runs / 's0')
+  assert traces.best_column(run) == 'validation_accuracy'  # the tests choose nothing
+
 
 def test_a_metric_of_a_user_whose_file_is_not_run(two_runs, own_parts):
   """Its title, its unit and what is better are in the run directory."""

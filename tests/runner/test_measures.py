@@ -158,6 +158,7 @@ LINES = [
   {'round': 1, 'test_accuracy': 0.5, 'validation_accuracy': 0.7, 'validation_ece': 0.3},
   {'round': 2, 'test_accuracy': 0.6, 'validation_accuracy': 0.6, 'validation_ece': 0.1},
   {'round': 3, 'test_accuracy': 0.4, 'validation_accuracy': 0.8},
+  {'round': 4, 'test_accuracy': 0.4, 'validation_accuracy': 0.5, 'test_auc': 0.9},
 ]
 
 
@@ -166,7 +167,7 @@ LINES = [
   [
     ('accuracy', 'validation_accuracy', 3),
     ('ece', 'validation_ece', 2),
-    ('auc', 'validation_accuracy', 3),  # it is not defined in any round
+    ('auc', 'validation_accuracy', 3),  # the validation split defines none
   ],
 )
 def test_a_metric_chooses_the_best_round(best_by, column, best_round):
