@@ -133,8 +133,8 @@ class ClientScore(NamedTuple):
 
   Attributes:
     num_correct: [C] int32.
-    logits: [C, room, Y] float32, of each client's examples in their order, then 0; None
-      if not asked.
+    logits: [C, rows, Y] float32, of each client's examples in their order, then of
+      filler; None if not asked.
   """
 
   num_correct: jax.Array

@@ -306,6 +306,13 @@ def test_runs_that_cannot_begin_are_told_before_any_trains(tmp_path):
     assert line.startswith('fedbn-seed=0 (and 1 more): ')
     assert 'the network has none' in line
     assert list(tmp_path.iterdir()) == []
+  # A step of Per-FedAvg takes two batches; the clients have 22 examples.
+  words = [f'--config.{knob}' for knob in ('batch_size=16', 'drop_last=true')]
+  words += ['--config.data.local_test=0.25', '--over', 'algorithm=fedavg,per_fedavg']
+  process = sweep(tmp_path, [*TINY, *words, '--out=out'])
+  (line,) = process.stderr.splitlines()
+  assert line.startswith('per_fedavg: Client ')
+  assert 'less than 2 batches of --config.batch_size=16' in line
 
 
 def test_a_request_to_stop_in_the_last_round_of_a_run_begins_no_other(
