@@ -38,8 +38,8 @@ def frozen_paths(names: str, network_layers: Layers) -> Paths:
 def with_frozen_layers(inner: Algorithm, frozen: Paths) -> Algorithm:
   """The algorithm that leaves frozen layers as they are outside the local optimizer.
 
-  The mean of equal numbers would round them, and so would a mixture; a model that is
-  trained along has a weight decay of its own. Local training itself is that of
+  The mean of equal numbers would round them, and a model that is trained along has a
+  weight decay of its own. Local training itself is that of
   `freezing.with_frozen_layers`.
 
   Args:
@@ -58,12 +58,8 @@ def with_frozen_layers(inner: Algorithm, frozen: Paths) -> Algorithm:
     new_gradient, local = inner.descent(gradient, gradient_at, variables, task)
     return new_gradient, tree.kept_at(frozen, local, task.local)
 
-  def personal(server, memory):
-    return tree.kept_at(frozen, inner.personal(server, memory), server.variables)
-
   return inner._replace(
     aggregate=aggregate,
     mixed=mixed if inner.mixed else None,
     descent=descent if inner.descent else None,
-    personal=personal if inner.personal else None,
   )
