@@ -139,7 +139,8 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.optimizer.learning_rate=0.01         learning rate in the first round; above
                                                 0
   --config.optimizer.body_learning_rate=auto    first learning rate of the layers before
-                                                the head; auto: the head's; above 0
+                                                the head; auto: the head's; in (0,
+                                                1000000.0]
   --config.optimizer.momentum=0.9               momentum of sgd; in [0, 1)
   --config.optimizer.nesterov=False             whether sgd's momentum is Nesterov's
   --config.optimizer.weight_decay=1e-05         weight decay; decoupled with adamw; at

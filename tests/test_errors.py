@@ -140,7 +140,7 @@ predict --workdir=runs/a --input=none.npz -> --input='none.npz'
 predict --workdir=none --input=none.npz -> 'none' is not a run directory
 predict --workdir=runs/a --input=runs/a/config.json -> --input='runs/a/config.json'
 predict --workdir=runs/a --input=a.npz --output={LONG}.npz -> File name too long
-predict --workdir=runs/a --input=a.npz --output=a.txt -> must end in .npz
+predict --workdir=runs/a --input=a.npz --output=a.txt -> must end in .csv or .npz
 report runs --rows=nope --columns=seed -> --rows: no run has a setting 'nope'
 report runs --rows=seed --columns=moon.nu -> --columns: no run has a setting 'moon.nu'
 report runs --group=nope -> --group: no run has a setting 'nope'

@@ -325,7 +325,7 @@ KNOBS = {
   'optimizer.body_learning_rate': number(
     'auto',
     "first learning rate of the layers before the head; auto: the head's",
-    above(0),
+    between(0, 1e6, '(]'),
     auto=True,
   ),
   'optimizer.momentum': number(0.9, 'momentum of sgd', _BELOW_ONE, needs=_SGD),

@@ -13,7 +13,7 @@ from moon_jax.algorithms import base, ditto, fedbabu, fedbn, fedper, private
 from moon_jax.building.network import NetworkOptions, make_network
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
-from moon_jax.core.types import Layers, Server, Task, Upload
+from moon_jax.core.types import Form, Layers, Server, Task, Upload
 from moon_jax.round import optimizers
 from tests import reference, world
 from tests.reference import personal
@@ -279,12 +279,23 @@ def test_layers_are_found_by_what_they_do():
   }
 
 
+PICTURE = (32, 32, 3), Form()
+WORDS = (12,), Form(kind='words', axes='T', content='words', vocabulary=5)
+EXAMPLES = {
+  'cnn_1d': ((32, 3), Form(kind='signal', axes='TC', content='numbers')),
+  'cnn_3d': ((8, 8, 8, 1), Form(kind='volume', axes='DHWC', content='numbers')),
+  'gru': WORDS,
+  'transformer': WORDS,
+}
+
+
 @pytest.mark.parametrize(
   'model', few(['dco_cnn', 'cnn_transformer'], catalog.names('model'))
 )
 def test_layers_of_every_network(model):
   options = NetworkOptions(config.validate({'model': model}))
-  network = make_network(options, (32, 32, 3), 10)
+  shape, form = EXAMPLES.get(model, PICTURE)
+  network = make_network(options, shape, 10, form=form)
   layers, variables = network.layers(), flatten_dict(network.shapes)
   assert layers.paths == variables.keys()
   last_layer = 'fc2' if model == 'dco_cnn' else 'classifier'

@@ -40,7 +40,8 @@ def assert_same(
 
 
 # With two previous models, if the first weights differ in the last place, the weights
-# differ by 1.3e-5 after 81 steps: this much is rounding.
+# differ by 1.3e-5 after 81 steps: this much is rounding. With batch normalisation they
+# differ by 1.8e-4, and the two kinds of segments by 6e-8 after the first round.
 @pytest.mark.parametrize(
   ('algorithm', 'options'),
   few(
@@ -52,7 +53,7 @@ def assert_same(
       ('decentralized_moon', {}),
       ('moon', {'num_previous': 2, 'tolerance': 5e-5}),
       ('moon', {'represent_once': True}),
-      ('moon', {'model': 'mlp_bn', 'frozen_mode': 'training'}),
+      ('moon', {'model': 'mlp_bn', 'frozen_mode': 'training', 'tolerance': 1e-3}),
       ('moon', {'model': 'moon_cnn'}),
     ],
   ),

@@ -91,7 +91,9 @@ class Swept(NamedTuple):
 def swept(tmp_path_factory):
   folder = tmp_path_factory.mktemp('swept')
   process = sweep(folder, [*TINY, *OVER])
-  check_success(process)
+  assert process.returncode == ExitCode.DONE, process.stderr
+  # So short a training may learn nothing, which the report says; nothing else is wrong.
+  assert all('runs at chance' in line for line in process.stderr.splitlines())
   return Swept(folder, process.stdout)
 
 
