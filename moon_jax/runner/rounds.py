@@ -231,11 +231,14 @@ class Rounds:
 
     Returns:
       None if it cannot be known in advance: on accelerators, where a second state may
-      not fit, with clients' memories on disk, and with several processes.
+      not fit, with clients' memories on disk, with several processes, and with a second
+      training, whose steps are others.
     """
     if jax.default_backend() != 'cpu' or self._store or hosts.count() > 1:
       return None
     packed = self._first_packed.result()
+    if packed.plan.second_schedule is not None:
+      return None
     schedule = packed.plan.schedule
     last_segments = schedule.num_segments
     devices_of_lanes = np.arange(len(last_segments))

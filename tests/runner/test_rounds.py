@@ -4,6 +4,7 @@ import contextlib
 import threading
 
 import jax
+import pytest
 
 import moon_jax
 from moon_jax.building import experiment
@@ -119,3 +120,14 @@ def test_a_plan_of_few_steps_has_one_segment_of_them():
   )
   most = len(schedule.example_rows)
   assert plan.with_few_steps(most + 9).schedule.segment_bounds[0, 1] == most
+
+
+@pytest.mark.slow
+def test_a_round_with_a_second_training_is_not_timed():
+  devices.claim('auto', deterministic=False)
+  personal = {'algorithm': 'ditto', 'data.local_test': 0.2}
+  settings = moon_jax.load_config('configs/digits_moon.py', TINY | personal)
+  built = experiment.build(validate(settings))
+  rounds = Rounds(built, experiment.initial_state(built))
+  rounds.compile()
+  assert rounds.seconds_by_few_steps() is None
