@@ -6,11 +6,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from moon_jax.catalog import Metric
 from moon_jax.core import paths
 from moon_jax.report import groups, naming, statistics, traces
 from moon_jax.report.groups import Series, Setting
 from moon_jax.report.naming import Key, Value, titled
 from moon_jax.report.request import BASELINE
+from moon_jax.report.runs import Run
 from moon_jax.runner.plots import PALETTE
 
 # Algorithms without the knob of a sweep that are drawn beside it, for comparison.
@@ -232,13 +234,20 @@ def of_setting(setting: Setting) -> list[LineChart]:
       line_charts.append(
         LineChart(
           name=file_name(name.removesuffix('_mean'), setting.title),
-          title=titled(metric.title, setting.title),
+          title=titled(_subject(name, metric, runs), setting.title),
           x_label='communication rounds',
           y_label=metric.unit,
           lines=lines,
         )
       )
   return line_charts
+
+
+def _subject(name: str, metric: Metric, runs: Sequence[Run]) -> str:
+  """The title of a metric, which says whose models have the test accuracy."""
+  if name == traces.ACCURACY and not all(map(traces.has_global_model, runs)):
+    return f"{metric.title} (without a global model: mean of the clients' models)"
+  return metric.title
 
 
 def _mean_curve(series: Series, metric: str) -> pd.DataFrame:

@@ -22,7 +22,7 @@ The second command prints a table of the runs.
                    default first
   --paper=COLUMNS  what the table for a paper has of each method: columns of
                    metrics.jsonl, such as test_accuracy,personal_accuracy_min; default
-                   test_accuracy
+                   test_accuracy, and the mean over clients' own tests if there are any
   --rows=KNOB --columns=KNOB
                    adds a table of final accuracies by two knobs: --rows=algorithm
                    --columns=partition.beta has a row for each algorithm
@@ -85,7 +85,7 @@ _DEFAULTS = {
   'over': 'seed',
   'where': [],
   'features': FIRST,
-  'paper': 'test_accuracy',
+  'paper': None,
   'rows': None,
   'columns': None,
   'formats': 'png',
@@ -120,7 +120,7 @@ def parse(argv: Sequence[str]) -> Request:
     command=shlex.join(['python', '-m', 'moon_jax.report', *argv]),
     pivot=_pivot(flags['rows'], flags['columns']),
     formats=_formats(flags['formats']),
-    paper=tuple(flags['paper'].split(',')),
+    paper=() if flags['paper'] is None else tuple(flags['paper'].split(',')),
   )
   for path in flags['config']:
     config_lib.load(path)

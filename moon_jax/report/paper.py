@@ -13,7 +13,7 @@ import pandas as pd
 from moon_jax.catalog import Metric, did_you_mean
 from moon_jax.core.errors import UsageError
 from moon_jax.core.flags import option
-from moon_jax.report import statistics, traces
+from moon_jax.report import statistics, tables, traces
 from moon_jax.report.groups import Series, Setting, labels
 from moon_jax.report.results import Row, at_chance, best_key, cells_of, sample_names
 from moon_jax.report.runs import Run
@@ -48,6 +48,7 @@ def table(settings: Sequence[Setting], names: Sequence[str]) -> Table | None:
   Args:
     settings: settings with their runs.
     names: columns of metrics.jsonl; their numbers in the last round that has them.
+      (): the test accuracy, and the mean over clients' own tests if there are any.
 
   Raises:
     UsageError: no finished run has one of these columns.
@@ -57,7 +58,9 @@ def table(settings: Sequence[Setting], names: Sequence[str]) -> Table | None:
     return None
   all_runs = [run for setting in settings for run in _runs(setting)]
   _require_recorded(names, all_runs)
+  names = names or _usual_names(all_runs)
   metrics = traces.metrics_of(all_runs)
+  metrics[traces.CLIENT_MEAN] = traces.CLIENT_MEAN_METRIC
   columns = []
   for setting in settings:
     for name in names:
@@ -73,13 +76,18 @@ def table(settings: Sequence[Setting], names: Sequence[str]) -> Table | None:
     if series.finished
   }
   num_runs = f'{min(counts)} to {max(counts)}' if len(counts) > 1 else str(min(counts))
+  explanations = ''
+  if traces.ACCURACY in names and not all(map(traces.has_global_model, all_runs)):
+    explanations += f' {tables.OF_CLIENTS_MODELS}'
+  if traces.CLIENT_MEAN in names:
+    explanations += f' {tables.OF_CLIENT_MEAN}'
   return Table(
     name='paper',
     title='For a paper',
     caption=f'In the last round: mean ± sample standard deviation over {num_runs} '
     'finished runs. Bold: the best, if the 95 % interval of its paired difference to '
     'the second is beyond 0. At chance: no run is more than a point above the share of '
-    'the most frequent class.',
+    f'the most frequent class.{explanations}',
     columns=[Column('series', 'method'), *(entry.column for entry in columns)],
     rows=[row for row in rows.values() if len(row) > 1],
   )
@@ -87,6 +95,12 @@ def table(settings: Sequence[Setting], names: Sequence[str]) -> Table | None:
 
 def _runs(setting: Setting) -> list[Run]:
   return [run for series in setting.series for run in series.finished.values()]
+
+
+def _usual_names(runs: Sequence[Run]) -> tuple[str, ...]:
+  """The columns of a table that is not asked for others."""
+  have_client_tests = any(traces.last_client_mean(run) is not None for run in runs)
+  return (traces.ACCURACY, traces.CLIENT_MEAN)[: 1 + have_client_tests]
 
 
 def _require_recorded(names: Sequence[str], runs: Sequence[Run]) -> None:
@@ -160,7 +174,13 @@ def _is_cost(name: str, runs: Sequence[Run]) -> bool:
 def _last_numbers(series: Series, name: str) -> pd.Series:
   """Sample -> the number of its run in the last round that has one."""
   numbers = {
-    sample: traces.last(run.metric(name))
+    sample: _last_number(run, name)
     for sample, run in zip(sample_names(series), series.finished.values(), strict=True)
   }
   return pd.Series(numbers, dtype=float).dropna()
+
+
+def _last_number(run: Run, name: str) -> float | None:
+  if name == traces.CLIENT_MEAN:
+    return traces.last_client_mean(run)
+  return traces.last(run.metric(name))

@@ -74,7 +74,8 @@ class Request(NamedTuple):
     command: the command line that repeats it.
     pivot: the knobs of a further table; None for none.
     formats: the formats of the figures' files.
-    paper: columns of metrics.jsonl whose last numbers the table for a paper has.
+    paper: columns of metrics.jsonl whose last numbers the table for a paper has; ():
+      the usual ones.
   """
 
   folders: tuple[pathlib.Path, ...]
@@ -85,4 +86,4 @@ class Request(NamedTuple):
   command: str
   pivot: Pivot | None = None
   formats: tuple[str, ...] = ('png',)
-  paper: tuple[str, ...] = ('test_accuracy',)
+  paper: tuple[str, ...] = ()

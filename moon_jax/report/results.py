@@ -13,10 +13,12 @@ from moon_jax.report.runs import Algorithm, Ending, Run
 from moon_jax.report.statistics import ROUNDING, Estimate
 from moon_jax.report.traces import (
   ACCURACY,
+  CLIENT_MEAN,
   best_accuracy,
   best_by_words,
   last,
   last_accuracy,
+  last_client_mean,
   test_metrics_of,
 )
 
@@ -26,6 +28,7 @@ _BYTES = ('bytes_down', 'bytes_up')
 # The numbers of runs that a series averages.
 _AVERAGED = (
   'final_accuracy',
+  CLIENT_MEAN,
   'best_accuracy',
   'mean_of_last_5',
   'std_over_models',
@@ -35,7 +38,7 @@ _AVERAGED = (
   'seconds_to_target',
 )
 # The averages of which the clearly best is marked.
-_RANKED = ('final_accuracy', 'best_accuracy', 'mean_of_last_5')
+_RANKED = ('final_accuracy', CLIENT_MEAN, 'best_accuracy', 'mean_of_last_5')
 _ABOVE_CHANCE = 0.01  # an accuracy up to so far above chance is at chance
 # Key of a column -> cell.
 Row = Mapping[str, Any]
@@ -110,6 +113,7 @@ def run_row(run: Run, target: float | None = None) -> Row:
       'rounds': run.rounds[-1]['round'] if run.rounds else 0,
       'last_test': int(accuracies.index[-1]) if len(accuracies) else None,
       'final_accuracy': last_accuracy(run),
+      CLIENT_MEAN: last_client_mean(run),
       'best_accuracy': best_accuracy(run),
       'best_by': best_by_words(run),
       'mean_of_last_5': accuracies.tail(5).mean(),
@@ -288,7 +292,7 @@ def _with_best(setting_results: Sequence[Result]) -> list[Result]:
         result.runs[name].tolist(), sample_names(result.series), dtype=float
       )
       for position, result in enumerate(setting_results)
-      if name in result.runs
+      if name in result.runs and result.runs[name].notna().any()
     }
     best = statistics.clear_best(samples, is_higher_better=is_higher_better[name])
     if best is not None:

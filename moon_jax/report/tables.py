@@ -153,6 +153,18 @@ def _by_series(name: str, title: str, caption: str, columns: Sequence[Column]) -
 
 
 BEST_BY = Column('best_by', 'best by')
+CLIENT_MEAN = percent_estimate(traces.CLIENT_MEAN, "mean over clients' own tests, %")
+# What captions add where it applies.
+OF_CLIENTS_MODELS = (
+  "Of algorithms without a global model, the test accuracy is the mean of the clients' "
+  'models, each on the whole test set.'
+)
+OF_CLIENT_MEAN = (
+  "The mean over clients' own tests is of the model that a client would use: its own, "
+  'else the fine-tuned, else the global model. The other accuracies of algorithms that '
+  'have a global model are those of the global model (of Ditto, too). For each client '
+  'see Clients.'
+)
 ACCURACY = _by_series(
   name='accuracy',
   title='Accuracy',
@@ -160,12 +172,14 @@ ACCURACY = _by_series(
   'difference to FedAvg is the mean over the seeds that both have, with equally many '
   'rounds; p is the p-value of a two-sided paired t-test, and - with fewer than two '
   'pairs, or if all differences are equal. '
-  'The best accuracy is on the test set, in the round in which the accuracy on the '
-  'split that is named under "best by" is highest.',
+  'The best accuracy is on the test set, in the round in which the number under "best '
+  'by" is best: "test" is the accuracy on the test split, "validation macro f1" '
+  'another number on the validation split.',
   columns=[
     Column('n', 'n'),
     Column('rounds', 'rounds'),
     percent_estimate('final_accuracy', 'final accuracy, %'),
+    CLIENT_MEAN,
     percent_estimate('best_accuracy', 'best accuracy, %'),
     BEST_BY,
     percent_estimate('mean_of_last_5', 'mean of last 5 tests, %'),
@@ -272,8 +286,27 @@ def results(series_results: Sequence[Result], target: str) -> list[Table]:
   for key, kind in needed_keys.items():
     rows = [result.row for result in series_results if result.row[key] is not None]
     if rows:
-      tables.append(of_series(kind, rows))
+      tables.append(of_series(_explained(kind, rows), rows))
   return [*tables, *_metrics(series_results)]
+
+
+def _explained(kind: Table, rows: Sequence[Row]) -> Table:
+  """A table whose caption says which models its accuracies are of.
+
+  The column of clients' own tests stays if a row has a number there.
+  """
+  if kind.name == OWN_MODELS.name:
+    return kind
+  caption = kind.caption
+  if any(row['lowest_model_n'] for row in rows):
+    caption += f' {OF_CLIENTS_MODELS}'
+  columns = kind.columns
+  if CLIENT_MEAN in columns:
+    if any(row[f'{CLIENT_MEAN.key}_n'] for row in rows):
+      caption += f' {OF_CLIENT_MEAN}'
+    else:
+      columns = [column for column in columns if column != CLIENT_MEAN]
+  return kind._replace(caption=caption, columns=columns)
 
 
 def _metrics(series_results: Sequence[Result]) -> Iterator[Table]:

@@ -9,6 +9,16 @@ from moon_jax.catalog import Metric, Part
 from moon_jax.report.runs import Run
 
 ACCURACY, VALIDATION = 'test_accuracy', 'validation_accuracy'
+# The mean over clients' own tests of the model that a client would use: the first that
+# a run has tested.
+CLIENT_MEAN = 'client_accuracy_mean'
+CLIENT_MEAN_METRIC = Metric("Mean over clients' own tests", 'accuracy, %', 100.0)
+_TESTED_BY_CLIENTS = (
+  'personal_accuracy_mean',
+  'tuned_accuracy_mean',
+  'local_accuracy_mean',
+  'user_accuracy_mean',
+)
 GENERAL = {
   ACCURACY: Metric('Test accuracy', 'test accuracy, %', 100.0),
   'train_accuracy': Metric('Training accuracy', 'training accuracy, %', 100.0),
@@ -124,6 +134,20 @@ def chosen_by(runs: Iterable[Run]) -> str:
 def last_accuracy(run: Run) -> float | None:
   """The test accuracy in the last test; None without a test."""
   return last(run.metric(ACCURACY))
+
+
+def last_client_mean(run: Run) -> float | None:
+  """`CLIENT_MEAN` in the last test; None if clients have no tests of their own."""
+  for column in _TESTED_BY_CLIENTS:
+    accuracies = run.metric(column)
+    if len(accuracies):
+      return last(accuracies)
+  return None
+
+
+def has_global_model(run: Run) -> bool:
+  """Whether the test accuracy is that of one model, not a mean over clients' models."""
+  return not len(run.metric('test_accuracy_worst'))
 
 
 def best_column(run: Run) -> str:

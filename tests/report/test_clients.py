@@ -87,6 +87,57 @@ def check_estimate(row, key, numbers):
     assert math.isnan(row[f'{key}_std'])
 
 
+def test_first_tables_have_the_clients_own_tests(tmp_path):
+  """FedPer is behind on the whole test set, and ahead on its clients' own tests."""
+  for seed in (0, 1):
+    for algorithm, accuracy, client_accuracy in (
+      ('fedavg', 0.9, 0.8),
+      ('fedper', 0.6, 0.95),
+    ):
+      path = tmp_path / f'{algorithm}-{seed}'
+      write_run(path, [accuracy], NATURAL, f'--config.algorithm={algorithm}', seed=seed)
+      columns = COLUMNS[algorithm]
+      write_clients(path, columns, ['a', 'b'], np.random.default_rng(seed), 1)
+
+      def add(
+        line, accuracy=accuracy, client_accuracy=client_accuracy, name=columns[-1]
+      ):
+        line['test_accuracy'] = accuracy
+        line[f'{name}_mean'] = client_accuracy
+
+      edit_lines(path / 'metrics.jsonl', add)
+  report = Collected(tmp_path)
+  paper = report.table('paper')
+  assert [column.heading for column in paper.columns] == [
+    'method',
+    'Test accuracy, %',
+    "Mean over clients' own tests, %",
+  ]
+  assert paper.texts() == [
+    ['FedAvg', '90.00 ± 0.00', '80.00 ± 0.00'],
+    ['FedPer', '60.00 ± 0.00', '95.00 ± 0.00'],
+  ]
+  best = [
+    [row['series'] for row in paper.rows if c.is_best(row)] for c in paper.columns
+  ]
+  assert best == [[], ['FedAvg'], ['FedPer']]
+  for name in ('accuracy', 'paper'):
+    assert (
+      "mean of the clients' models, each on the whole" in report.table(name).caption
+    )
+    assert 'For each client see Clients' in report.table(name).caption
+  title = report.charts()['test_accuracy'].title
+  assert "without a global model: mean of the clients' models" in title
+  # Without clients that are tested, there is no such column and no such sentence.
+  write_run(tmp_path / 'plain/run', [0.5])
+  plain = Collected(tmp_path / 'plain')
+  for name in ('accuracy', 'paper'):
+    headings = [column.heading for column in plain.table(name).columns]
+    assert not any('own tests' in heading for heading in headings)
+    assert "clients' models" not in plain.table(name).caption
+  assert plain.charts()['test_accuracy'].title == 'Test accuracy'
+
+
 @settings(max_examples=10, deadline=None, phases=[Phase.generate])
 @given(
   algorithms=st.sets(st.sampled_from(sorted(COLUMNS)), min_size=1),
@@ -119,6 +170,9 @@ def test_the_report_equals_the_records(
     for algorithm, lines in last_lines.items():
       row = rows[titles[algorithm]]
       check_estimate(row, 'final_accuracy', [line['test_accuracy'] for line in lines])
+      column = 'user' if algorithm == 'fedavg' else 'personal'
+      numbers = [line[f'{column}_accuracy_mean'] for line in lines]
+      check_estimate(row, 'client_accuracy_mean', numbers)
 
     models = [(row['series'], row['model']) for row in report.table('clients').rows]
     assert models == [
