@@ -321,7 +321,10 @@ INPUTS = {
     ('--inptu=in.npz', "Unknown command line flag 'inptu'"),
     ('--workdir=run --input=absent.npz', 'No such file'),
     ('--workdir=run --input=text.npz', "--input='text.npz' must be an .npz file"),
-    ('--workdir=run --input=text.txt', 'must be a folder of pictures, a picture, or'),
+    (
+      '--workdir=run --input=text.txt',
+      'must be a folder of pictures, a picture, an .npz',
+    ),
     ('--workdir=run --input=in.npz --split=test', '--split needs --source=NAME'),
     ('--workdir=run --input=x --source=tfds --split=a', 'must be test, train or'),
     ('--workdir=run --input=x --source=tdfs', "There is no data 'tdfs'. Did you mean"),

@@ -13,12 +13,11 @@ from moon_jax.data.errors import DataError
 from moon_jax.data.pickles import UntrustedPickleError
 from moon_jax.data.picture_folders import ENDINGS
 
+TABLE_SUFFIXES = ('.csv', '.parquet')
 _MOST_NAMES = 10_000  # that are looked at
 # Ending of a file -> its source; or, for a folder, a name in it (a regular expression
 # of the path below it) -> the source. The first that fits counts.
-_FILES = {
-  '.csv': 'table',
-  '.parquet': 'table',
+_FILES = dict.fromkeys(TABLE_SUFFIXES, 'table') | {
   '.npz': 'npz',
   '.h5': 'hdf5',
   '.hdf5': 'hdf5',

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +18,7 @@ from moon_jax.data.dataset import arrays_dataset
 from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import assembled, users
 from moon_jax.data.forms import Reading
-
-SUFFIXES = ('.csv', '.parquet')
+from moon_jax.data.layouts import TABLE_SUFFIXES
 
 
 class _Columns(NamedTuple):
@@ -45,6 +45,21 @@ class _Columns(NamedTuple):
       for category in categories
     ]
     return self.numbers + one_hot
+
+
+class Rows(NamedTuple):
+  """The rows of a table that a trained model is to classify.
+
+  Attributes:
+    names: [M] the index of the table, as text: numbers from 0, unless a Parquet file
+      has another index.
+    features: [M, D] float64, in the order of the model's features.
+    labels: [M] text; None if the table has no labels.
+  """
+
+  names: list[str]
+  features: np.ndarray
+  labels: np.ndarray | None
 
 
 def load_table(
@@ -116,6 +131,75 @@ def load_table(
   return users.named(data_flag, dataset, train_users=ids[0], test_users=ids[1])
 
 
+def read_rows(
+  owner: str,
+  path: pathlib.Path,
+  feature_names: Sequence[str],
+  *,
+  label: str,
+  client: str,
+  categories: str,
+) -> Rows:
+  """Reads all rows of a file, in their order, as a trained model takes them.
+
+  A category that does not occur in the file is a column of 0.
+
+  Args:
+    owner: flag of the file, for messages.
+    path: a .csv or .parquet file.
+    feature_names: [D] names of the model's features, as `load_table` gives them.
+    label: as in `load_table`; the file may lack this column.
+    client: as in `load_table`; the file may lack this column, which is not used.
+    categories: as in `load_table`.
+
+  Raises:
+    DataError: the file cannot be read, has no rows, lacks a column, has another one, or
+      holds a category that the model does not know.
+  """
+  frame = _read(owner, path)
+  if not len(frame):
+    raise DataError(f'{owner} has no rows.')
+  columns = _columns_of_features(feature_names, _names_in(categories))
+  used_names = [*columns.numbers, *columns.categories]
+  label_names = [label] if label else assembled.LABEL_NAMES
+  labels_there = [
+    name for name in label_names if name in frame.columns and name not in used_names
+  ]
+  unused = [
+    name
+    for name in frame.columns
+    if name not in (*used_names, *labels_there[:1], client)
+  ]
+  features = _features(f'{owner}: the rows', frame, columns)
+  if unused:
+    raise DataError(
+      f'{owner}: the model was not trained on the columns {listed(unused)}; leave them '
+      'out of the file.'
+    )
+  labels = None
+  if labels_there:
+    labels = _plain(frame, labels_there[0]).astype(str)
+  return Rows(
+    names=[str(name) for name in frame.index], features=features, labels=labels
+  )
+
+
+def _columns_of_features(
+  feature_names: Sequence[str], category_names: Sequence[str]
+) -> _Columns:
+  """The columns, without label and client, whose `feature_names` these are."""
+  categories = {name: [] for name in category_names}
+  numbers = []
+  for feature in feature_names:
+    columns = [name for name in category_names if feature.startswith(f'{name}=')]
+    if columns:
+      column = max(columns, key=len)
+      categories[column].append(feature.removeprefix(f'{column}='))
+    else:
+      numbers.append(feature)
+  return _Columns(label='', client='', categories=categories, numbers=numbers)
+
+
 def _frames(
   data_flag: str, path: pathlib.Path, test_fraction: float
 ) -> tuple[Any, Any | None]:
@@ -133,7 +217,7 @@ def _frames(
     )
   frames = []
   for split in ('train', 'test'):
-    paths = [path / f'{split}{suffix}' for suffix in SUFFIXES]
+    paths = [path / f'{split}{suffix}' for suffix in TABLE_SUFFIXES]
     paths = [path for path in paths if os.path.isfile(path)]
     if len(paths) != 1:
       raise DataError(
@@ -147,8 +231,8 @@ def _frames(
 def _read(data_flag: str, path: pathlib.Path) -> Any:
   """The pandas DataFrame of a file."""
   pandas = assembled.package('table', 'pandas')
-  if path.suffix not in SUFFIXES:
-    raise DataError(f'{data_flag} must end in {" or ".join(SUFFIXES)}.')
+  if path.suffix not in TABLE_SUFFIXES:
+    raise DataError(f'{data_flag} must end in {" or ".join(TABLE_SUFFIXES)}.')
   with one_line(f'{data_flag}: {path.name} cannot be read'):
     files.require_regular(path)
     if path.suffix == '.csv':
@@ -161,7 +245,7 @@ def _columns(
 ) -> _Columns:
   """The columns by their use; all but the named ones must be numbers."""
   names = [str(name) for name in frame.columns]
-  category_names = [name.strip() for name in categories.split(',') if name.strip()]
+  category_names = _names_in(categories)
   for knob, name in (
     *(('client', client),) * bool(client),
     *(('categories', name) for name in category_names),
@@ -191,6 +275,11 @@ def _columns(
     },
     numbers=numbers,
   )
+
+
+def _names_in(categories: str) -> list[str]:
+  """The names of the columns in `data.categories`."""
+  return [name.strip() for name in categories.split(',') if name.strip()]
 
 
 def _missing(data_flag, knob, name, frame):

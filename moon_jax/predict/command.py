@@ -1,4 +1,4 @@
-"""Classifies images by the trained model of a run.
+"""Classifies images, or other examples, by the trained model of a run.
 
   python -m moon_jax.predict --workdir=DIR --input=PATH [--output=FILE] [--client=N]
                              [--source=NAME [--split=test]] [--round=ROUND]
@@ -10,12 +10,16 @@
                   `test_x`: [M, H, W] or [M, H, W, C], with the same numbers of
                   black and white as the training images; other examples have
                   the axes of the run's data. Pictures are resized as in
-                  training
+                  training. Of a run on a table: a .csv or .parquet file, of
+                  which every row is classified; it may lack the labels
   --source=NAME   a data source, as in --config.data.source: --input is then its
                   data.name or data.path
-  --split=NAME    its split: test, train or validation; default test
-  --output=FILE   a .csv file: a row for each image, with its name, the predicted
-                  class and the probability of each class; or an .npz file for
+  --split=NAME    its split: test, train or validation; default test. Of a table in
+                  one file it takes the rows that the training would draw;
+                  default all rows
+  --output=FILE   a .csv file: a row for each image, with its name (of a table, the
+                  number of the row from 0, or its index), the predicted class
+                  and the probability of each class; or an .npz file for
                   `labels` [M], `logits` [M, classes] and `representations`
                   [M, D]. Default <input>_predictions.npz for an .npz file,
                   <input>_predictions.csv for the others. If the classes are
@@ -48,6 +52,7 @@ from moon_jax.core.flags import option
 from moon_jax.core.outputs import any_of, require_output
 from moon_jax.core.paths import expand
 from moon_jax.data.errors import one_line
+from moon_jax.data.layouts import TABLE_SUFFIXES
 from moon_jax.data.picture_folders import ENDINGS
 from moon_jax.runner import layout
 
@@ -89,7 +94,14 @@ def predict(values: flags.FlagValues) -> str:
     class_names=tuple(trained.about['images'].get('class_names', ())),
     feature_names=tuple(trained.about['images'].get('feature_names', ())),
   )
-  if values.source:
+  is_file_of_rows = (
+    values.source == 'table'
+    and not values.split
+    and bool(model.feature_names)
+    and source.suffix in TABLE_SUFFIXES
+    and os.path.isfile(source)
+  )
+  if values.source and not is_file_of_rows:
     images = inputs.split_of(values.source, values.input, values.split or 'test', model)
   else:
     images = inputs.read(source, model)
@@ -109,8 +121,9 @@ def predict(values: flags.FlagValues) -> str:
   which = 'the global model'
   if trained.client is not None:
     which = f'client {trained.client_name}'
+  noun = {'picture': 'images', 'table': 'rows'}.get(trained.form.kind, 'examples')
   line = (
-    f'{target}: {len(images.names)} images, by {which} after round {trained.round} of '
+    f'{target}: {len(images.names)} {noun}, by {which} after round {trained.round} of '
     f'{values.workdir}'
   )
   if not has_labels or target.suffix == '.npz':
@@ -160,10 +173,10 @@ def _require_input(source, word):
     if not os.path.exists(source):
       raise FileNotFoundError('No such file')
   is_picture = source.name.lower().endswith(ENDINGS)
-  if not is_picture and source.suffix != '.npz':
+  if not is_picture and source.suffix not in ('.npz', *TABLE_SUFFIXES):
     raise UsageError(
-      f'{given} must be a folder of pictures, a picture, or an .npz file; another data '
-      f'set needs {option("source")}=NAME.'
+      f'{given} must be a folder of pictures, a picture, an .npz file, or a table '
+      f'({any_of(TABLE_SUFFIXES)}); another data set needs {option("source")}=NAME.'
     )
 
 

@@ -1,4 +1,4 @@
-"""Reads what is to be classified: pictures, arrays, or a split of a data set."""
+"""Reads what is to be classified: pictures, arrays, a table, or a split of data."""
 
 import os
 import pathlib
@@ -15,8 +15,9 @@ from moon_jax.core import files
 from moon_jax.core.errors import UsageError, printable
 from moon_jax.core.flags import option
 from moon_jax.core.types import Form, Scale
-from moon_jax.data import forms
+from moon_jax.data import forms, table
 from moon_jax.data.errors import listed, one_line
+from moon_jax.data.layouts import TABLE_SUFFIXES
 from moon_jax.data.picture_folders import ENDINGS
 from moon_jax.data.pictures import decode_picture
 from moon_jax.data.scale import numbers_of
@@ -61,7 +62,7 @@ class Inputs(NamedTuple):
   """M images to classify.
 
   Attributes:
-    names: [M] names of the files, or numbers of the rows.
+    names: [M] names of the files, or numbers of the rows, or a table's index.
     labels: [M] int32 classes; None if they are not known.
     chunks: the images, in numbers of the run's data, some at a time.
   """
@@ -72,13 +73,15 @@ class Inputs(NamedTuple):
 
 
 def read(path: pathlib.Path, model: Model) -> Inputs:
-  """The images of a folder of pictures, of one picture, or of an .npz file.
+  """The examples of a folder of pictures, of a picture, an .npz file or a table.
 
   Raises:
     UsageError: it is none of these, or does not fit the model.
   """
   if path.suffix == '.npz':
     return _arrays(path, model)
+  if path.suffix in TABLE_SUFFIXES:
+    return _rows(path, model)
   with one_line(f'{option("input", str(path))} cannot be read'):
     paths = [path] if os.path.isfile(path) else _pictures_below(path)
   if not paths:
@@ -141,6 +144,32 @@ def _columns(names, model, where):
       f'{listed(model.feature_names)}; only one of them has {listed(different)}.'
     )
   return [names.index(name) for name in model.feature_names]
+
+
+def _rows(path, model):
+  """All rows of a table, in their order.
+
+  Raises:
+    UsageError: the model was trained on no table, or this one does not fit it.
+  """
+  input_flag = option('input', str(path))
+  if not model.feature_names:
+    raise UsageError(
+      f'{input_flag}: this model was trained on no table with names of columns.'
+    )
+  data = model.config.data
+  rows = table.read_rows(
+    input_flag,
+    path,
+    model.feature_names,
+    label=data.label,
+    client=data.client,
+    categories=data.categories,
+  )
+  labels = rows.labels
+  if labels is not None:
+    labels = _renumbered(labels, (), model, input_flag)
+  return Inputs(names=rows.names, labels=labels, chunks=iter([rows.features]))
 
 
 def _arrays(path, model):

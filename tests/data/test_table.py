@@ -1,5 +1,6 @@
 """Tables of pandas: columns become numbers, users and labels, or are refused."""
 
+import csv
 from types import MappingProxyType
 
 import numpy as np
@@ -127,19 +128,23 @@ def test_names_of_features_are_printed_in_one_line(tmp_path, capsys):
   assert '\x1b' not in line
 
 
-@pytest.mark.usefixtures('quick_runs')
-def test_a_table_in_another_order_is_predicted_alike(tmp_path, capsys):
-  path = write(frame_of(), tmp_path / 'patients.csv')
+@pytest.fixture(scope='module')
+def run(tmp_path_factory, quick_runs):
+  """A run on a table."""
+  folder = tmp_path_factory.mktemp('table')
+  path = write(frame_of(), folder / 'patients.csv')
   knobs = knobs_of(path) | {'partition.name': 'natural', 'model': 'mlp'}
   knobs |= {'algorithm': 'fedavg', 'num_rounds': 1, 'logger': ''}
   knobs |= {'execution.devices': 1, 'partition.min_size': 1}
-  run = tmp_path / 'run'
-  moon_jax.run(moon_jax.load_config('configs/base.py', knobs), run)
+  moon_jax.run(moon_jax.load_config('configs/base.py', knobs), folder / 'run')
+  return folder / 'run'
 
+
+def test_a_table_in_another_order_is_predicted_alike(run, tmp_path, capsys):
   def predicted(frame):
     write(frame, tmp_path / 'other.csv')
     target = tmp_path / 'predicted.csv'
-    words = ['--source=table', f'--input={tmp_path / "other.csv"}']
+    words = ['--source=table', '--split=test', f'--input={tmp_path / "other.csv"}']
     code = predict([f'--workdir={run}', f'--output={target}', *words])
     return code, target.read_text(), capsys.readouterr()
 
@@ -152,6 +157,71 @@ def test_a_table_in_another_order_is_predicted_alike(tmp_path, capsys):
   code, _, printed = predicted(frame.replace({'job': {'nurse': 'abbot'}}))
   assert code == ExitCode.USAGE
   assert 'only one of them has job=abbot, job=nurse' in printed.err + printed.out
+
+
+@pytest.mark.parametrize('source', [[], ['--source=table']])
+def test_every_row_of_a_new_table_is_scored(source, run, tmp_path, capsys):
+  # 29 clerks and columns in another order: no row is drawn, and job=nurse is 0.
+  frame = frame_of(58)
+  frame = frame[frame.job == 'clerk'][::-1].head(29)
+  path = write(frame[frame.columns[::-1]], tmp_path / 'new.csv')
+  words = [f'--workdir={run}', f'--input={path}', f'--output={tmp_path}/out.csv']
+  assert predict(words + source) == ExitCode.DONE
+  printed = capsys.readouterr().out
+  assert 'out.csv: 29 rows, by the global model' in printed
+  with open(tmp_path / 'out.csv', newline='') as file:
+    rows = list(csv.DictReader(file))
+  assert [row['name'] for row in rows] == [str(number) for number in range(29)]
+  assert [row['label'] for row in rows] == frame.outcome.tolist()
+  features = frame[['age', 'smokes']].assign(clerk=1, nurse=0).to_numpy(np.float64)
+  predictions = moon_jax.load(run).predict(features)
+  classes = np.array(['ill', 'well'])[predictions.labels]
+  assert [row['predicted'] for row in rows] == classes.tolist()
+  powers = np.exp(predictions.logits)
+  probabilities = [float(row['probability of ill']) for row in rows]
+  np.testing.assert_allclose(probabilities, powers[:, 0] / powers.sum(1), rtol=1e-4)
+  assert f'accuracy {np.mean(classes == frame.outcome):.4f}' in printed
+  assert (tmp_path / 'out_confusion.csv').exists()
+
+
+def test_a_table_without_labels_is_predicted(run, tmp_path, capsys):
+  frame = (
+    frame_of().drop(columns=['outcome', 'hospital']).set_index(np.arange(24) + 100)
+  )
+  path = write(frame, tmp_path / 'new.parquet')
+  assert predict([f'--workdir={run}', f'--input={path}']) == ExitCode.DONE
+  printed = capsys.readouterr().out
+  assert '24 rows' in printed
+  assert 'accuracy' not in printed
+  with open(tmp_path / 'new_predictions.csv', newline='') as file:
+    rows = list(csv.DictReader(file))
+  assert [row['name'] for row in rows] == [str(number) for number in frame.index]
+  assert 'label' not in rows[0]
+  assert not (tmp_path / 'new_predictions_confusion.csv').exists()
+
+
+@pytest.mark.parametrize(
+  ('change', 'words'),
+  [
+    (lambda frame: frame.head(0), 'has no rows'),
+    (lambda frame: frame.drop(columns='age'), 'the rows lack the columns age'),
+    (
+      lambda frame: frame.rename(columns={'outcome': 'y'}),
+      'not trained on the columns y',
+    ),
+    (lambda frame: frame.replace('well', 'dead'), 'does not know the classes dead'),
+    (lambda frame: frame.assign(outcome=0), 'does not know the classes 0'),
+    (lambda frame: frame.assign(job='abbot'), "'job' holds 'abbot'"),
+  ],
+)
+def test_a_table_that_the_model_does_not_know_is_refused(
+  change, words, run, tmp_path, capsys
+):
+  path = write(change(frame_of()), tmp_path / 'new.csv')
+  assert predict([f'--workdir={run}', f'--input={path}']) == ExitCode.USAGE
+  (line,) = capsys.readouterr().err.splitlines()
+  assert f'--input={str(path)!r}' in line
+  assert words in line
 
 
 def test_the_source_of_a_table_is_proposed(tmp_path):
