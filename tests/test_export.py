@@ -266,6 +266,19 @@ def test_a_picture_is_read_as_in_training(two_rounds, tmp_path):
   assert process.stdout == (
     f'picture.png: {label}, probability {probabilities[label]:.4f}\n'
   )
+  (tmp_path / 'text.png').write_text('no picture')
+  for arguments, line in (
+    ([], 'usage: python model.py PICTURE ...'),
+    (['absent.png'], 'absent.png: No such file or directory'),
+    (['text.png'], "text.png: cannot identify image file 'text.png'"),
+  ):
+    process = subprocess.run(
+      [sys.executable, 'model.py', *arguments],
+      cwd=tmp_path,
+      capture_output=True,
+      text=True,
+    )
+    assert (process.returncode, process.stderr) == (2, f'{line}\n')
 
 
 def test_a_network_of_a_users_own_is_refused(trained, tmp_path, monkeypatch):

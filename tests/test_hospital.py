@@ -56,7 +56,8 @@ def test_from_folders_to_tables(folder):
   assert len(commands()) <= 12
   sites = rows_of(folder / 'report/tables/each_client.csv')
   assert sorted(row['client'] for row in sites) == SITES
-  assert (folder / 'report/figures/clients-user_accuracy.png').exists()
+  for chart in ('clients-user_accuracy', 'rounds-user_accuracy-FedAvg'):
+    assert (folder / f'report/figures/{chart}.png').exists()
   assert (folder / 'report/figures/confusion-runs_hospitals_fedavg.png').exists()
   predictions = rows_of(folder / 'new.csv')
   assert len(predictions) == 299

@@ -1,6 +1,6 @@
 """Writes a network as a Python file for PyTorch, and its weights for that file.
 
-The file needs torch and safetensors, and nothing of this package.
+The file needs torch and safetensors, Pillow for pictures, and nothing of this package.
 """
 
 import json
@@ -279,7 +279,8 @@ _HEAD = '''\
   network = model.load()
   logits = network(images)  # [B, channels, height, width]
 
-It needs torch and safetensors, and Pillow to read pictures.
+It needs torch and safetensors, and Pillow to read pictures. Without NumPy torch prints
+a warning.
 """
 
 import pathlib
@@ -355,16 +356,26 @@ def read_picture(path):
 
 
 def main(paths):
-  """Prints the class and its probability for each picture."""
+  """Prints the class and its probability for each picture; returns the exit code."""
+  if not paths:
+    print(f'usage: python {{pathlib.Path(__file__).name}} PICTURE ...', file=sys.stderr)
+    return 2
   network = load()
   for path in paths:
+    try:
+      images = read_picture(path)
+    except (OSError, ValueError) as error:
+      reason = getattr(error, 'strerror', None) or error
+      print(f'{{path}}: {{reason}}', file=sys.stderr)
+      return 2
     with torch.no_grad():
-      probabilities = network(read_picture(path)).softmax(1)[0]
+      probabilities = network(images).softmax(1)[0]
     number = int(probabilities.argmax())
     name = CLASS_NAMES[number] if CLASS_NAMES else number
     print(f'{{path}}: {{name}}, probability {{probabilities[number]:.4f}}')
+  return 0
 
 
 if __name__ == '__main__':
-  main(sys.argv[1:])
+  sys.exit(main(sys.argv[1:]))
 '''

@@ -88,7 +88,13 @@ def test_two_files_share_columns_and_categories(tmp_path):
   [
     ({}, {'categories': ''}, "job hold no numbers; --config.data.categories='job'"),
     ({}, {'client': 'ward'}, "no column 'ward' of --config.data.client"),
-    ({}, {'label': 'y'}, 'name its label by'),
+    ({}, {'label': ''}, 'name its label by --config.data.label'),
+    (
+      {},
+      {'label': 'outcom'},
+      "no column 'outcom' of --config.data.label; it has age, smokes, job, outcome, "
+      "hospital. Did you mean 'outcome'?",
+    ),
     ({}, {'categories': 'job,outcome'}, "has 'outcome', which is the label: leave"),
     ({}, {'test_fraction': 0.0}, 'test_fraction=0.2 draws a fifth'),
     ({'age': np.nan}, {}, "'age' has 1 missing entries, first in row 5"),

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from moon_jax.core.errors import printable
+from moon_jax.core.errors import did_you_mean, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset, Form, Scale
@@ -120,20 +120,26 @@ def feature_names(
   """
   names = list(names)
   return (
-    _feature_name(owner, 'image', (image,) if image else IMAGE_NAMES, names),
+    _feature_name(owner, 'image', image, IMAGE_NAMES, names),
     label_name(owner, label, names),
   )
 
 
 def label_name(owner: str, label: str, names: Iterable[str]) -> str:
   """The name of the labels alone; see `feature_names`."""
-  return _feature_name(owner, 'label', (label,) if label else LABEL_NAMES, list(names))
+  return _feature_name(owner, 'label', label, LABEL_NAMES, list(names))
 
 
-def _feature_name(owner, kind, accepted, names):
-  for name in accepted:
+def _feature_name(owner, kind, chosen_name, usual_names, names):
+  for name in (chosen_name,) if chosen_name else usual_names:
     if name in names:
       return name
+  if chosen_name:
+    hint = did_you_mean(chosen_name, [printable(str(name)) for name in names])
+    raise DataError(
+      f'{owner} has no column {chosen_name!r} of {flag(f"data.{kind}")}; it has '
+      f'{listed(names)}.{hint}'
+    )
   raise DataError(
     f'{owner} has {listed(names)}: name its {kind} by {flag(f"data.{kind}")}.'
   )
