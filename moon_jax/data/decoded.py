@@ -46,8 +46,12 @@ def load_or_decode(
 def _read(path):
   arrays = files.arrays(path, files.array_names(path))
   plain = {name: arrays.pop(name).tolist() for name in ('name', 'num_classes')}
-  class_names = tuple(arrays.pop('class_names').tolist())
-  return Dataset(class_names=class_names, **plain, **arrays)
+  plain |= {
+    name: tuple(arrays.pop(name).tolist())
+    for name in ('class_names', 'feature_names')
+    if name in arrays
+  }
+  return Dataset(**plain, **arrays)
 
 
 def _path(folder, request):
