@@ -83,8 +83,8 @@ def _write(path, dataset):
   arrays = {
     name: array
     for name, array in fields
-    # Decoded pictures always have the same scale and form, and no names of columns.
-    if array is not None and name not in ('scale', 'form', 'feature_names')
+    # Decoded pictures always have the same scale and form.
+    if array is not None and name not in ('scale', 'form')
   }
   with contextlib.suppress(OSError):
     stem = path.stem.rpartition('-')[0]

@@ -156,8 +156,8 @@ BEST_BY = Column('best_by', 'best by')
 CLIENT_MEAN = percent_estimate(traces.CLIENT_MEAN, "mean over clients' own tests, %")
 # What captions add where it applies.
 OF_CLIENTS_MODELS = (
-  "Of algorithms without a global model, the test accuracy is the mean of the clients' "
-  'models, each on the whole test set.'
+  'Of algorithms without a global model, numbers on the test set are means over the '
+  "clients' models, each on the whole test set."
 )
 OF_CLIENT_MEAN = (
   "The mean over clients' own tests is of the model that a client would use: its own, "
@@ -329,8 +329,9 @@ def _metrics(series_results: Sequence[Result]) -> Iterator[Table]:
         suffixes=_ESTIMATE,
       )
     )
+  rows = [result.row for result in series_results]
   kind = METRICS._replace(columns=(*METRICS.columns, *columns))
-  yield of_series(kind, [result.row for result in series_results])
+  yield of_series(_explained(kind, rows), rows)
 
 
 # --- tables over runs -----------------------------------------------------------------

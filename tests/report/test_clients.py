@@ -123,7 +123,7 @@ def test_first_tables_have_the_clients_own_tests(tmp_path):
   assert best == [[], ['FedAvg'], ['FedPer']]
   for name in ('accuracy', 'paper'):
     assert (
-      "mean of the clients' models, each on the whole" in report.table(name).caption
+      "means over the clients' models, each on the whole" in report.table(name).caption
     )
     assert 'For each client see Clients' in report.table(name).caption
   title = report.charts()['test_accuracy'].title
