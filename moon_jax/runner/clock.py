@@ -40,6 +40,7 @@ class Clock:
     self._previous = previous
     self._dispatched_at = time.perf_counter()
     self._phase_begins_at = None  # of the device; None before the first phase has ended
+    self.peak_memory_bytes = 0
 
   @contextlib.contextmanager
   def __call__(self, phase: str) -> Iterator[None]:
@@ -60,6 +61,8 @@ class Clock:
       self._previous = None
     self.seconds[phase] = now - self._phase_begins_at
     self._phase_begins_at = now
+    # Measured once, because a logger's thread asks for it later than the run does.
+    self.peak_memory_bytes = peak_memory_bytes()
 
 
 def timing_record(
@@ -77,7 +80,7 @@ def timing_record(
     **{f'{phase}_seconds': clock.seconds[phase] for phase in PHASES},
     'samples_per_second': record['num_examples'] / clock.seconds['train'],
     'useful_steps_fraction': plan.utilisation(),
-    'peak_memory_bytes': peak_memory_bytes(),
+    'peak_memory_bytes': clock.peak_memory_bytes,
   }
 
 

@@ -187,6 +187,11 @@ def test_timing_record(monkeypatch):
   assert before.seconds == no_time | {'train': 2.0, 'evaluate': 0.5}
   record = clock_lib.timing_record(clock, PLAN, {'round': 7, 'num_examples': 300})
   assert record.pop('peak_memory_bytes') > 1_000_000
+  # A logger's thread asks later, and gets the same.
+  monkeypatch.setattr(clock_lib, 'peak_memory_bytes', lambda: 2**60)
+  asked_later = clock_lib.timing_record(clock, PLAN, {'round': 7, 'num_examples': 300})
+  assert asked_later.pop('peak_memory_bytes') < 2**60
+  assert asked_later == record
   seconds = no_time | {'pack': 1.75, 'idle': 0.5, 'train': 2.5, 'save': 0.25}
   assert record == {
     'round': 7,
