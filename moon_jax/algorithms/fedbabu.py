@@ -1,9 +1,7 @@
 """FedBABU: Oh, Kim, Yun, ICLR 2022, arXiv:2106.06042: the body alone is trained."""
 
 from moon_jax.algorithms import base
-from moon_jax.algorithms.private import Paths, divided, joined
-from moon_jax.core.errors import KnobError
-from moon_jax.core.flags import flag
+from moon_jax.algorithms.private import Paths, divided, joined, leaving, output_layer
 from moon_jax.core.types import Layers, Upload
 
 
@@ -19,29 +17,15 @@ def fedbabu(*, network_layers: Layers) -> base.Algorithm:
   Raises:
     KnobError: the output layer of the network is not known.
   """
-  if not network_layers.output:
-    raise KnobError(
-      'algorithm',
-      'fedbabu',
-      'never trains the output layer, which cannot be found in this network: return '
-      'moon_jax.Outputs(representation=..., logits=...) from a network of your own, or '
-      f'choose another {flag("model")}.',
-    )
-  return with_fixed(network_layers.output)
+  output = output_layer(network_layers, 'fedbabu', 'never trains the output layer')
+  return with_fixed(output)
 
 
 def with_fixed(fixed: Paths) -> base.Algorithm:
   """FedAvg of the variables that are not fixed; a fixed variable gets no update.
 
-  Fixed variables are set back after the local optimizer, so neither weight decay nor
-  momentum moves them. They are not sent, so they keep their bits: a mean would round
-  them.
+  Fixed variables are not sent, so they keep their bits: a mean would round them.
   """
-
-  def after_update(updated, params, task):
-    trained, _ = divided({'params': updated}, fixed)
-    _, unchanged = divided({'params': params}, fixed)
-    return joined(trained, unchanged)['params']
 
   def upload(trained, task):
     return Upload(divided(trained, fixed)[0]), task.memory
@@ -50,4 +34,4 @@ def with_fixed(fixed: Paths) -> base.Algorithm:
     _, unchanged = divided(server.variables, fixed)
     return server._replace(variables=joined(mean.weighted, unchanged))
 
-  return base.Algorithm(after_update=after_update, upload=upload, aggregate=aggregate)
+  return base.Algorithm(after_update=leaving(fixed), upload=upload, aggregate=aggregate)

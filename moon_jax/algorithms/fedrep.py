@@ -1,9 +1,14 @@
 """FedRep: Collins et al., ICML 2021, arXiv:2102.07078: the head, then the body."""
 
 from moon_jax.algorithms import base
-from moon_jax.algorithms.private import Paths, divided, joined, with_private
-from moon_jax.core.errors import KnobError
-from moon_jax.core.flags import flag
+from moon_jax.algorithms.private import (
+  Paths,
+  divided,
+  joined,
+  leaving,
+  output_layer,
+  with_private,
+)
 from moon_jax.core.types import Layers, Upload
 
 
@@ -25,24 +30,12 @@ def fedrep(*, head_epochs: int, network_layers: Layers) -> base.Algorithm:
   Raises:
     KnobError: the output layer of the network is not known.
   """
-  if not network_layers.output:
-    raise KnobError(
-      'algorithm',
-      'fedrep',
-      'trains the output layer by itself, which cannot be found in this network: '
-      'return moon_jax.Outputs(representation=..., logits=...) from a network of your '
-      f'own, or choose another {flag("model")}.',
-    )
-  return with_head(network_layers.output, head_epochs)
+  head = output_layer(network_layers, 'fedrep', 'trains the output layer by itself')
+  return with_head(head, head_epochs)
 
 
 def with_head(head: Paths, head_epochs: int) -> base.Algorithm:
   """FedRep with the variables at these paths as the head."""
-
-  def keep_head(updated, params, task):
-    body, _ = divided({'params': updated}, head)
-    _, head_before = divided({'params': params}, head)
-    return joined(body, head_before)['params']
 
   def keep_body(updated, params, task):
     body_before, _ = divided({'params': params}, head)
@@ -56,7 +49,7 @@ def with_head(head: Paths, head_epochs: int) -> base.Algorithm:
     download=joined, after_update=keep_body, upload=trained_head
   )
   return with_private(head)._replace(
-    after_update=keep_head,
+    after_update=leaving(head),
     second_training=base.SecondTraining(
       algorithm=head_training, epochs=head_epochs, comes_first=True
     ),

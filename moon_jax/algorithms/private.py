@@ -1,10 +1,15 @@
 """Some variables of the model stay with the client and are never sent."""
 
+from collections.abc import Callable
+
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from moon_jax.algorithms import base
-from moon_jax.core.types import PyTree, Upload
+from moon_jax.core import tree
+from moon_jax.core.errors import KnobError
+from moon_jax.core.flags import flag
+from moon_jax.core.types import Layers, PyTree, Upload
 
 Paths = frozenset[tuple[str, ...]]
 
@@ -35,6 +40,41 @@ def divided(variables: PyTree, private: Paths) -> tuple[PyTree, PyTree]:
 def joined(shared: PyTree, private: PyTree) -> PyTree:
   """Undoes `divided`."""
   return unflatten_dict(flatten_dict(shared) | flatten_dict(private))
+
+
+def output_layer(network_layers: Layers, algorithm: str, treatment: str) -> Paths:
+  """The paths of the output layer.
+
+  Args:
+    network_layers: the layers of the network.
+    algorithm: its name, for the message.
+    treatment: what it does with the output layer: 'never trains the output layer'.
+
+  Raises:
+    KnobError: the output layer of the network is not known.
+  """
+  if not network_layers.output:
+    raise KnobError(
+      'algorithm',
+      algorithm,
+      f'{treatment}, which cannot be found in this network: return '
+      'moon_jax.Outputs(representation=..., logits=...) from a network of your own, or '
+      f'choose another {flag("model")}.',
+    )
+  return network_layers.output
+
+
+def leaving(fixed: Paths) -> Callable:
+  """The `after_update` with which nothing moves the parameters at these paths.
+
+  They are set back after the local optimizer, so neither weight decay nor momentum
+  moves them.
+  """
+
+  def after_update(updated, params, task):
+    return tree.kept_at(fixed, {'params': updated}, {'params': params})['params']
+
+  return after_update
 
 
 def with_private(private: Paths) -> base.Algorithm:
