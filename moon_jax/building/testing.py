@@ -26,7 +26,8 @@ class Tests(NamedTuple):
     validation: examples that the server keeps, on the devices; None if there are none.
     of_clients: the examples that test one client each; None if there are no such tests.
     users: the users of the test examples, of which there are N'.
-    num_users_without_training_data: how many of these N' users are no clients.
+    num_users_without_training_data: how many of these N' users own no training
+      examples, the last ones; 0 if the users of the training examples are unknown.
   """
 
   examples: DeviceSplit
@@ -136,9 +137,10 @@ def tests_on_devices(
   """The tests of the server, of the users and of the clients, on the devices."""
   dataset = divided.dataset
   test_users = users.test_users(dataset)
+  training_sizes = users.sizes_of(dataset)
   num_strangers = 0
-  if divided.user_ids is not None:
-    num_strangers = int(np.count_nonzero(test_users.numbers >= divided.num_clients))
+  if training_sizes is not None:
+    num_strangers = int(np.count_nonzero(test_users.numbers >= len(training_sizes)))
   examples = DeviceSplit(
     images=dataset.test_images,
     labels=dataset.test_labels,

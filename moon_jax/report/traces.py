@@ -55,6 +55,9 @@ GENERAL = {
   'user_accuracy_worst_tenth': Metric(
     'Worst tenth of users', 'test accuracy, %', 100.0
   ),
+  'user_accuracy_unseen_mean': Metric(
+    'Mean over users without training examples', 'test accuracy, %', 100.0
+  ),
 }
 
 

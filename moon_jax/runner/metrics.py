@@ -244,6 +244,29 @@ def over_clients(
   return by_user | by_example
 
 
+def of_seen_and_unseen_users(
+  num_correct: np.ndarray, sizes: np.ndarray, num_unseen: int
+) -> Record:
+  """The mean accuracies of users with and without training examples, apart.
+
+  Args:
+    num_correct: [N'] int, of each user's own test examples.
+    sizes: [N'] int, their numbers, at least 1.
+    num_unseen: how many of the users, the last ones, own no training examples.
+
+  Returns:
+    `user_accuracy_seen_mean` and `user_accuracy_unseen_mean`, where each user counts
+    once; nothing unless there are users of both kinds.
+  """
+  if not 0 < num_unseen < len(sizes):
+    return {}
+  accuracy = num_correct / sizes
+  return {
+    'user_accuracy_seen_mean': float(accuracy[:-num_unseen].mean()),
+    'user_accuracy_unseen_mean': float(accuracy[-num_unseen:].mean()),
+  }
+
+
 def _weighted_spread(name: str, accuracy: np.ndarray, weights: np.ndarray) -> Record:
   mean = np.average(accuracy, weights=weights)
   variance = np.average((accuracy - mean) ** 2, weights=weights)
@@ -410,7 +433,11 @@ def metrics_record(
     num_validation = len(experiment.tests.validation.labels)
     record |= validation_record(score.validation, num_validation)
   if score.num_correct_of_users is not None:
-    record |= over_clients(score.num_correct_of_users[0], experiment.tests.users.sizes)
+    num_correct_of_users = score.num_correct_of_users[0]
+    sizes = experiment.tests.users.sizes
+    num_unseen = experiment.tests.num_users_without_training_data
+    record |= over_clients(num_correct_of_users, sizes)
+    record |= of_seen_and_unseen_users(num_correct_of_users, sizes, num_unseen)
   for column, num_correct in (tested.num_correct or {}).items():
     record |= over_clients(num_correct, experiment.tests.of_clients.sizes, column)
   if tested.consensus_distance is not None:

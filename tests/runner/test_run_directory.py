@@ -141,6 +141,18 @@ def test_test_record(correct, losses, record):
   assert metrics_lib.test_record(score, 8) == record
 
 
+def test_seen_and_unseen_users_by_hand():
+  # Accuracies 1/2, 1/4 and 1 of users who train, 1/5 and 3/5 of two who do not.
+  num_correct, sizes = np.array([1, 1, 3, 1, 3]), np.array([2, 4, 3, 5, 5])
+  record = metrics_lib.of_seen_and_unseen_users(num_correct, sizes, num_unseen=2)
+  assert record == {
+    'user_accuracy_seen_mean': pytest.approx(1.75 / 3),
+    'user_accuracy_unseen_mean': pytest.approx(0.4),
+  }
+  for num_unseen in (0, 5):
+    assert not metrics_lib.of_seen_and_unseen_users(num_correct, sizes, num_unseen)
+
+
 def test_over_clients_by_hand():
   # 3 of 4, 0 of 1 and 5 of 15 are correct: accuracies 3/4, 0 and 1/3. By users the mean
   # is 13/36. Of the 20 examples 8 are correct; sorted by accuracy one is at 0 and the
