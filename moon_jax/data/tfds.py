@@ -28,6 +28,7 @@ from moon_jax.data.pixels import PIXEL_STATISTICS
 
 # TFDS stores these images lying on their side, as NIST does; here they are transposed.
 TRANSPOSED = ('emnist',)
+RECORDS_TOGETHER = 256  # are read in one call
 DOWNLOAD_RETRIES = 3  # with TFDS's ten it takes minutes to notice a missing network
 
 
@@ -275,25 +276,13 @@ def _read_split(builder, split, image_key, label_key, client_key):
   It parses the records itself: TFDS's decoder, which also decodes features that are not
   needed and tries every image format that Pillow knows, takes twice as long.
   """
-  import tensorflow_datasets as tfds
-  from tensorflow_datasets.proto import tf_example_pb2
-
-  records = builder.as_data_source(
-    split,
-    deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES,
-    file_format='array_record',
-  )
-  # A template in the description makes their names; none of them is open yet.
-  folder = pathlib.Path(builder.data_dir).absolute()
-  for shard in builder.info.splits[split].file_instructions:
-    files.require_regular(files.named(folder, pathlib.Path(shard.filename).absolute()))
+  records = _records(builder, split)
   shape = builder.info.features[image_key].shape
   mode = {1: 'L', 3: 'RGB', 4: 'RGBA'}[shape[-1]]
   images = np.empty((len(records), *shape), np.uint8)
   labels = np.empty(len(records), np.int32)
   user_ids = []
-  for i in range(len(records)):
-    feature = tf_example_pb2.Example.FromString(records[i]).features.feature
+  for i, feature in enumerate(_features(records)):
     with one_line(f'{builder.data_dir}: {split} example {i} cannot be used'):
       images[i] = decode_picture(feature[image_key].bytes_list.value[0], mode, shape)
     labels[i] = feature[label_key].int64_list.value[0]
@@ -305,3 +294,32 @@ def _read_split(builder, split, image_key, label_key, client_key):
   return _Split(
     images=images, labels=labels, user_ids=np.array(user_ids) if client_key else None
   )
+
+
+def _records(builder, split):
+  """The encoded examples of a split, a sequence of bytes."""
+  import tensorflow_datasets as tfds
+
+  records = builder.as_data_source(
+    split,
+    deserialize_method=tfds.decode.DeserializeMethod.RAW_BYTES,
+    file_format='array_record',
+  )
+  # A template in the description makes their names; none of them is open yet.
+  folder = pathlib.Path(builder.data_dir).absolute()
+  for shard in builder.info.splits[split].file_instructions:
+    files.require_regular(files.named(folder, pathlib.Path(shard.filename).absolute()))
+  return records
+
+
+def _features(records):
+  """Yields the features of each record: name -> Feature.
+
+  Records are read together: one by one, reading takes as long as decoding.
+  """
+  from tensorflow_datasets.proto import tf_example_pb2
+
+  for start in range(0, len(records), RECORDS_TOGETHER):
+    rows = range(start, min(start + RECORDS_TOGETHER, len(records)))
+    for record in records.__getitems__(rows):
+      yield tf_example_pb2.Example.FromString(record).features.feature
