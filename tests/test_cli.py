@@ -155,7 +155,8 @@ def test_a_file_of_flags_that_is_no_text(tmp_path):
 
 
 def test_aliases_mean_knobs_parts_and_flags_that_exist():
-  part_names = {name for kind in catalog.KINDS for name in catalog.names(kind)}
+  kinds = (*catalog.KINDS, 'metric')
+  part_names = {name for kind in kinds for name in catalog.names(kind)}
   assert set(hints._KNOB_ALIASES.values()) <= catalog.every_knob().keys()
   for alias in hints._PART_ALIASES.values():
     assert alias.name in part_names

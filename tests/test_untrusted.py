@@ -9,6 +9,7 @@ import shutil
 import socket
 import sys
 import zipfile
+import zlib
 from unittest import mock
 
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 
 from moon_jax import __main__
 from moon_jax import config as config_lib
-from moon_jax.core import files, weights
+from moon_jax.core import files, memory, weights
 from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.data import sources
 from moon_jax.data.errors import DataError
@@ -312,7 +313,8 @@ PIPES = ('checkpoints/2/manifest.json', 'checkpoints/2/default/_METADATA')
 FOLDERS = ('checkpoints', 'checkpoints/2', 'checkpoints/2/default', 'tensorboard', '.')
 # Not all runs have these.
 OPTIONAL = ('.lock', 'features.npz', 'summary.json.partial')
-OPTIONAL += ('checkpoints/clients.bin', 'checkpoints/2/clients.npz', 'loggers.json')
+OPTIONAL += ('clients.csv.gz', 'loggers.json')
+OPTIONAL += ('checkpoints/clients.bin', 'checkpoints/2/clients.npz')
 
 
 @pytest.mark.parametrize('name', RECORDS + PIPES + FOLDERS + OPTIONAL)
@@ -364,8 +366,15 @@ def test_no_program_waits_for_what_is_no_file(tmp_path, reader, ending):
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_predict_waits_for_nothing_that_is_no_file(two_rounds, tmp_path, capsys):
+@pytest.mark.parametrize('ending', ['', '.npz', '.png', '.csv', '.parquet'])
+def test_predict_waits_for_nothing_that_is_no_file(
+  two_rounds, tmp_path, capsys, ending
+):
   for path in no_files(tmp_path):
+    if ending:
+      named = path.with_name(f'{path.name}{ending}')
+      named.symlink_to(path)
+      path = named
     with within(10):
       assert predict(two_rounds, path, f'--output={tmp_path}/out.npz') == ExitCode.USAGE
     (line,) = capsys.readouterr().err.splitlines()
@@ -381,6 +390,57 @@ def test_a_text_without_end_is_not_read(tmp_path, monkeypatch):
   os.truncate(tmp_path / 'a', 2**40)
   with pytest.raises(OSError, match='It is larger than 10 bytes'):
     files.text(tmp_path / 'a')
+
+
+def npz_of_zeros(path):
+  np.savez_compressed(path, images=np.zeros((1000, 8, 8), np.uint8))
+  return lambda: files.arrays(path, ['images'])
+
+
+def weights_of_zeros(path):
+  weights.write(path, {'params/a': np.zeros(16_000, np.float32)}, {})
+  return lambda: weights.read(path)
+
+
+def compressed_zeros(path):
+  data = zlib.compress(bytes(64_000))
+  return lambda: files.unpacked(data, zlib.MAX_WBITS)
+
+
+def holes(path):
+  path.touch()
+  os.truncate(path, 64_000)
+  return lambda: files.contents(path)
+
+
+@pytest.mark.parametrize(
+  ('make', 'ending'),
+  [
+    (npz_of_zeros, '.npz'),
+    (weights_of_zeros, '.npz'),
+    (weights_of_zeros, '.safetensors'),
+    (compressed_zeros, ''),
+    (holes, '.csv.gz'),
+  ],
+)
+def test_what_the_memory_cannot_hold_is_not_unpacked(
+  make, ending, tmp_path, monkeypatch
+):
+  """A small file may be compressed from any number of bytes."""
+  read = make(tmp_path / f'a{ending}')
+  read()
+  monkeypatch.setattr(memory, 'total_bytes', lambda: 63_999)
+  with pytest.raises(Exception, match=r'Its content takes|has more than 63,999 bytes'):
+    read()
+
+
+def test_the_name_of_an_array_commands_no_terminal_and_adds_no_line(tmp_path):
+  name = 'params/a\nb\x1b[31m'
+  with pytest.raises(
+    UsageError, match=r'its params/a\\nb\\x1b\[31m is float32'
+  ) as caught:
+    weights.require_type(tmp_path / 'a', name, {name: np.zeros(1, np.float32)}, {})
+  assert len(str(caught.value).splitlines()) == 1
 
 
 def test_pipes_and_devices_in_place_of_arrays(tmp_path):

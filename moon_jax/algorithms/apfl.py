@@ -48,7 +48,8 @@ def apfl(*, alpha: float, adaptive: bool = False) -> base.Algorithm:
   alpha; v starts as the first global model. The model that is tested is m with the
   global w. v has the momentum of the local optimizer, which must be SGD without
   Nesterov, and its weight decay, which counts as part of L(m): with alpha = 0, v never
-  moves. Running statistics of batch normalisation are those of m.
+  moves. The step of alpha leaves weight decay out, as the paper's formula (10) does.
+  Running statistics of batch normalisation are those of m.
 
   Args:
     alpha: first share of v, in [0, 1]; 0: m is the global model; 1: v is SOLO's model.

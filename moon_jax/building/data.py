@@ -24,6 +24,7 @@ from moon_jax.core.flags import flag
 from moon_jax.core.types import Dataset, Form, Scale
 from moon_jax.data import forms, holdout, partition, sources
 from moon_jax.data.device import DeviceSplit, TrainSplit
+from moon_jax.data.errors import DataError
 from moon_jax.data.federated import users
 from moon_jax.data.partition import Partition
 from moon_jax.planning import clients
@@ -229,9 +230,13 @@ def deal(dataset: Dataset, options: DataOptions) -> partition.Dealt:
   num_clients = options.num_clients
   rule_options = dict(options.partition_options)
   if options.users_are_clients:
+    if dataset.train_clients is None:
+      raise DataError(
+        f'{flag("partition.name", options.partition)} needs data with user '
+        f'ids: {_remedy_without_users(options)}.'
+      )
     rule_options['clients'] = dataset.train_clients
-    if dataset.train_clients is not None:
-      num_clients = len(users.sizes_of(dataset))
+    num_clients = len(users.sizes_of(dataset))
   return partition.deal(
     options.partition,
     dataset.train_labels,
@@ -240,6 +245,15 @@ def deal(dataset: Dataset, options: DataOptions) -> partition.Dealt:
     seed=options.seed,
     **rule_options,
   )
+
+
+def _remedy_without_users(options: DataOptions) -> str:
+  """What gives the examples of a source their users."""
+  if 'client' in options.source_options:
+    return f'name the column of the users by {flag("data.client")}=COLUMN'
+  if options.source == 'npz':
+    return 'add train_client to the file, the user of each training example'
+  return 'choose another source, or another partition, such as dirichlet'
 
 
 def require_fitting_parts(config: Config, form: Form) -> None:

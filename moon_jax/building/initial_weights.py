@@ -11,7 +11,7 @@ import numpy as np
 from moon_jax import models
 from moon_jax.building.network import NetworkOptions
 from moon_jax.core import files, weights
-from moon_jax.core.errors import KnobError, UsageError
+from moon_jax.core.errors import KnobError, UsageError, printable
 from moon_jax.core.flags import flag, option
 from moon_jax.core.outputs import any_of
 from moon_jax.core.paths import expand
@@ -112,7 +112,9 @@ def _fitted(
     arrays = renamed.arrays
   for name, array in arrays.items():
     if array.dtype.kind == 'f' and not np.isfinite(array).all():
-      raise UsageError(f'{str(path)!r}: {name} has numbers that are not finite.')
+      raise UsageError(
+        f'{str(path)!r}: {printable(name)} has numbers that are not finite.'
+      )
 
   shapes = weights.flat(network.shapes)
   body_layers = {_layer('/'.join(parts)) for parts in network.layers().body}

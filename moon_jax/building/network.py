@@ -106,11 +106,25 @@ def require_taken(model: str, form: Form, shape: tuple[int, ...]) -> None:
   remedy = f'choose one of {", ".join(takers)}'
   if form.axes and not takers:
     remedy = 'register one'
+  if not form.axes:
+    # Nobody said that these are pictures: they may be what the network takes.
+    for kind, axes in _other_readings(shape).items():
+      if part.has(trait_of_kind(kind)):
+        remedy = (
+          f'{flag("data.axes", axes)} reads them as {forms.plural(Form(kind=kind))}; '
+          f'for pictures {remedy}'
+        )
   raise KnobError(
     'model',
     model,
     f'does not take the {forms.plural(form)} of these data, {list(shape)}: {remedy}.',
   )
+
+
+def _other_readings(shape: tuple[int, ...]) -> dict[str, str]:
+  """Kind -> axes by which arrays that were read as pictures are read as this kind."""
+  num_channels = shape[-1]
+  return {'signal': 'TC'} if num_channels == 1 else {'volume': 'DHW'}
 
 
 def trait_of_kind(kind: str) -> str:

@@ -5,7 +5,7 @@ run is resumed?
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -101,12 +101,18 @@ def convert(name: str, value: Any) -> Any:
   if knob.bound and not knob.bound.holds(value):
     hint = ''
     if knob.bound.words:
-      hint = catalog.did_you_mean(value, knob.bound.words)
+      hint = _hint_at(value, knob.bound.words)
     raise ConfigError([_problem(name, value, knob.bound.requirement) + hint])
   if knob.kind is int and abs(value) > _MAX_INT32:
     raise ConfigError([_problem(name, value, f'at most {_MAX_INT32}')])
   is_zero = knob.kind is float and value == 0
   return 0.0 if is_zero else value  # not -0.0
+
+
+def _hint_at(value: str, words: Sequence[str]) -> str:
+  """' Did you mean X?' for the first wrong word of a value, which may be a list."""
+  wrong_words = [word for word in catalog.listed_words(value) if word not in words]
+  return catalog.did_you_mean(wrong_words[0], words) if wrong_words else ''
 
 
 def _problem(name: str, value: Any, requirement: str) -> str:

@@ -20,13 +20,14 @@ import stat
 import tempfile
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, BinaryIO, ParamSpec, TypeVar
 
 import fastjsonschema
 import numpy as np
 
-from moon_jax.core import signals
+from moon_jax.core import memory, signals
 from moon_jax.core.errors import NoCheckpointError, RunError, UsageError
 from moon_jax.core.flags import option
 
@@ -129,21 +130,44 @@ def contents(path: str | os.PathLike, most_bytes: int | None = None) -> bytes:
 
   Args:
     path: the file.
-    most_bytes: the size from which a file is refused; None: any size is read.
+    most_bytes: the size from which a file is refused; None: the machine's memory.
 
   Raises:
     OSError: it cannot be read, is no regular file, or is larger.
   """
   with opened(path) as file:
-    if most_bytes is None:
-      return file.read()
     # The size is compared first: a file of holes may be larger than the memory.
-    if os.fstat(file.fileno()).st_size <= most_bytes:
+    num_bytes = os.fstat(file.fileno()).st_size
+    if most_bytes is None:
+      memory.require_file_fits(path, num_bytes)
+      return file.read()
+    if num_bytes <= most_bytes:
       content = file.read(most_bytes + 1)
       if len(content) <= most_bytes:
         return content
   problem = f'It is larger than {most_bytes:,} bytes'
   raise OSError(errno.EFBIG, problem, os.fspath(path))
+
+
+def unpacked(data: bytes, format_bits: int) -> bytes:
+  """What was compressed by zlib or gzip, unless the memory cannot hold it.
+
+  Args:
+    data: the compressed bytes: one stream, which ends where they end.
+    format_bits: `wbits` of zlib: 15 for zlib's format, 31 for gzip's.
+
+  Raises:
+    ValueError: the content is too large, or the data are something else.
+    zlib.error: the data are damaged.
+  """
+  most_bytes = memory.total_bytes()
+  decompressor = zlib.decompressobj(format_bits)
+  content = decompressor.decompress(data, most_bytes + 1)
+  if len(content) > most_bytes:
+    raise ValueError(f'its content has more than {most_bytes:,} bytes')
+  if not decompressor.eof or decompressor.unused_data:
+    raise ValueError('it is not one whole compressed stream')
+  return content
 
 
 def text(path: str | os.PathLike, encoding: str = 'utf-8') -> str:
@@ -292,12 +316,21 @@ def arrays(
     if not zipfile.is_zipfile(file):  # np.load would advise to unpickle it
       raise ValueError('it is no archive; save it with np.savez')
     with np.load(file) as archive:
-      for name in kinds or names:
-        if name in archive:
-          arrays_by_name[name] = _array(archive, name)
+      wanted = [name for name in kinds or names if name in archive]
+      memory.require_file_fits(path, _unpacked_bytes(archive, wanted))
+      for name in wanted:
+        arrays_by_name[name] = _array(archive, name)
   if kinds:
     _require_kinds(arrays_by_name, kinds)
   return arrays_by_name
+
+
+def _unpacked_bytes(archive, names):
+  """Bytes of some arrays of an .npz file; zipfile reads no more of them."""
+  members = {f'{name}{ending}' for name in names for ending in ('', '.npy')}
+  return sum(
+    member.file_size for member in archive.zip.infolist() if member.filename in members
+  )
 
 
 def _array(archive, name):

@@ -1,5 +1,6 @@
 """Refuses what cannot fit in the machine's memory, before it is allocated."""
 
+import errno
 import os
 from typing import Any
 
@@ -31,3 +32,27 @@ def require_room(knob: str, value: Any, num_bytes: int, purpose: str) -> None:
       f'needs {num_bytes / 2**30:,.0f} GiB for {purpose}, and the machine has '
       f'{total / 2**30:,.0f}: lower it.',
     )
+
+
+def compared(num_bytes: int) -> str:
+  """So many bytes beside those of the machine, for a message."""
+  total = total_bytes() / 2**30
+  return f'{num_bytes / 2**30:,.0f} GiB, and the machine has {total:,.0f}'
+
+
+def require_file_fits(path: str | os.PathLike, num_bytes: int) -> None:
+  """Checks a lower bound of what the content of a file takes, before it is read.
+
+  A small file may declare, or be compressed from, any number of bytes; a file of holes
+  takes no space on the disk.
+
+  Args:
+    path: the file.
+    num_bytes: how many bytes its content has at least.
+
+  Raises:
+    OSError: the machine does not have as much.
+  """
+  if num_bytes > total_bytes():
+    problem = f'Its content takes {compared(num_bytes)}'
+    raise OSError(errno.EFBIG, problem, os.fspath(path))

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from flax import traverse_util
 
-from moon_jax.core import files
-from moon_jax.core.errors import UsageError
+from moon_jax.core import files, memory
+from moon_jax.core.errors import UsageError, printable
 from moon_jax.core.outputs import WEIGHT_SUFFIXES
 from moon_jax.core.paths import expand
 from moon_jax.core.types import PyTree
@@ -90,7 +90,7 @@ def require_type(
   required_form = _form(required[name]) if name in required else 'left out'
   if form != required_form:
     raise UsageError(
-      f'{str(path)!r} is of another network: its {name} is {form}, must be '
+      f'{str(path)!r} is of another network: its {printable(name)} is {form}, must be '
       f'{required_form}.'
     )
 
@@ -147,6 +147,7 @@ def _read_safetensors(path):
   from safetensors import safe_open
 
   files.require_regular(path)
+  memory.require_file_fits(path, files.size(path))
   with safe_open(path, 'numpy') as file:
     arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     return arrays, file.metadata() or {}

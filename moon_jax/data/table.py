@@ -4,11 +4,11 @@ import os
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from moon_jax.core import files
+from moon_jax.core import files, memory
 from moon_jax.core.errors import KnobError, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
@@ -19,6 +19,8 @@ from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import assembled, users
 from moon_jax.data.forms import Reading
 from moon_jax.data.layouts import TABLE_SUFFIXES
+
+_MOST_NAMES = 100  # of features, in the line that names them
 
 
 class _Columns(NamedTuple):
@@ -97,17 +99,12 @@ def load_table(
     raise KnobError('data.axes', axes, "must be D or '' for a table.")
   train, test = _frames(data_flag, expand(path), test_fraction)
   label = assembled.label_name(data_flag, label, train.columns)
+  columns = _columns(data_flag, train, label, client, categories)
   if test is None:
-    kinds = train[client or label].tolist() if (client or label) in train else []
-    if client and not kinds:
-      raise _missing(data_flag, 'client', client, train)
+    kinds = train[client or label].tolist()
     is_test = drawn_test.is_test(kinds, test_fraction, test_seed)
-    columns = _columns(data_flag, train, label, client, categories)
     train, test = train[~is_test], train[is_test]
-  else:
-    columns = _columns(data_flag, train, label, client, categories)
-  features = ', '.join(map(printable, columns.feature_names))
-  print(f'{data_flag}: features: {features}', file=sys.stderr)
+  print(f'{data_flag}: features: {_named(columns.feature_names)}', file=sys.stderr)
   arrays = []
   for name, frame in (('training', train), ('test', test)):
     arrays += [
@@ -129,6 +126,14 @@ def load_table(
     return dataset
   ids = [_plain(frame, client) for frame in (train, test)]
   return users.named(data_flag, dataset, train_users=ids[0], test_users=ids[1])
+
+
+def _named(feature_names: Sequence[str]) -> str:
+  """The names of the features, for a line of the output; the first of very many."""
+  names = ', '.join(map(printable, feature_names[:_MOST_NAMES]))
+  if len(feature_names) > _MOST_NAMES:
+    names += f', ... ({len(feature_names):,} in all)'
+  return names
 
 
 def read_rows(
@@ -157,8 +162,6 @@ def read_rows(
       holds a category that the model does not know.
   """
   frame = _read(owner, path)
-  if not len(frame):
-    raise DataError(f'{owner} has no rows.')
   columns = _columns_of_features(feature_names, _names_in(categories))
   used_names = [*columns.numbers, *columns.categories]
   label_names = [label] if label else assembled.LABEL_NAMES
@@ -229,22 +232,50 @@ def _frames(
 
 
 def _read(data_flag: str, path: pathlib.Path) -> Any:
-  """The pandas DataFrame of a file."""
+  """The pandas DataFrame of a file: rows of numbers and texts, in columns with names.
+
+  Raises:
+    DataError: the file is no such table, or the memory cannot hold it.
+  """
   pandas = assembled.package('table', 'pandas')
   if path.suffix not in TABLE_SUFFIXES:
     raise DataError(f'{data_flag} must end in {" or ".join(TABLE_SUFFIXES)}.')
-  with one_line(f'{data_flag}: {path.name} cannot be read'):
-    files.require_regular(path)
+  owner = f'{data_flag}: {printable(path.name)}'
+  # The libraries get an open file: they follow no name, and no path in a footer.
+  with one_line(f'{owner} cannot be read'), files.opened(path) as file:
     if path.suffix == '.csv':
-      return pandas.read_csv(path)
-    return pandas.read_parquet(path)
+      memory.require_file_fits(path, os.fstat(file.fileno()).st_size)
+      frame = pandas.read_csv(file)
+    else:
+      frame = _parquet_frame(pandas, path, file)
+  names = [name if isinstance(name, str) else str(name) for name in frame.columns]
+  if len({*names}) != len(names):
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    raise DataError(f'{owner} has several columns of one name: {listed(repeated)}.')
+  frame.columns = names
+  if not len(frame):
+    raise DataError(f'{owner} has no rows.')
+  return frame
+
+
+def _parquet_frame(pandas: Any, path: pathlib.Path, file: BinaryIO) -> Any:
+  """The frame of a Parquet file, if the memory can hold its numbers.
+
+  A column of equal numbers takes no space in the file, so the rows are counted first.
+  """
+  parquet = assembled.package('table', 'pyarrow.parquet')
+  metadata = parquet.read_metadata(file)
+  num_numbers = metadata.num_rows * metadata.num_columns
+  memory.require_file_fits(path, num_numbers * np.dtype(np.float64).itemsize)
+  file.seek(0)
+  return pandas.read_parquet(file, engine='pyarrow')
 
 
 def _columns(
   data_flag: str, frame: Any, label: str, client: str, categories: str
 ) -> _Columns:
   """The columns by their use; all but the named ones must be numbers."""
-  names = [str(name) for name in frame.columns]
+  names = list(frame.columns)
   category_names = _names_in(categories)
   for knob, name in (
     *(('client', client),) * bool(client),
@@ -257,16 +288,18 @@ def _columns(
       f'{flag("data.categories", categories)} has {label!r}, which is the label: leave '
       'it out.'
     )
-  used_names = (label, client, *category_names)
+  used_names = {label, client, *category_names}
   numbers = [name for name in names if name not in used_names]
-  if words := [name for name in numbers if frame[name].dtype.kind not in 'iufb']:
+  for name in names:
+    _require_cells(data_flag, frame, name)
+  if words := [name for name in numbers if not _holds_numbers(frame, name)]:
     proposed = ','.join([*category_names, *words])
     raise DataError(
       f'{data_flag}: {listed(words)} hold no numbers; '
       f'{flag("data.categories", proposed)} makes a column of 0 and 1 of each of their '
       'categories, or leave them out of the file.'
     )
-  return _Columns(
+  columns = _Columns(
     label=label,
     client=client,
     categories={
@@ -274,6 +307,61 @@ def _columns(
       for name in category_names
     },
     numbers=numbers,
+  )
+  _require_room(data_flag, frame, columns)
+  _require_told_apart(data_flag, columns)
+  return columns
+
+
+def _holds_numbers(frame: Any, name: str) -> bool:
+  return frame[name].dtype.kind in 'iufb'
+
+
+def _require_cells(data_flag: str, frame: Any, name: str) -> None:
+  """Raises DataError if a column holds lists, structures or the like."""
+  column = frame[name]
+  if column.dtype.kind != 'O':
+    return
+  is_scalar = assembled.package('table', 'pandas').api.types.is_scalar
+  for cell in column.array:
+    if not is_scalar(cell):
+      raise DataError(
+        f'{data_flag}: the column {printable(name)!r} holds a {type(cell).__name__} in '
+        'a row, not a number or a text; leave the column out of the file.'
+      )
+
+
+def _require_room(data_flag: str, frame: Any, columns: _Columns) -> None:
+  """Raises DataError if the memory cannot hold the numbers of all categories."""
+  num_features = len(columns.feature_names)
+  num_bytes = len(frame) * num_features * np.dtype(np.float64).itemsize
+  if num_bytes > memory.total_bytes():
+    column = max(columns.categories, key=lambda name: len(columns.categories[name]))
+    raise DataError(
+      f'{data_flag}: {len(frame):,} rows of {num_features:,} features need '
+      f'{memory.compared(num_bytes)}; {printable(column)!r} of '
+      f'{flag("data.categories")} has {len(columns.categories[column]):,} categories: '
+      'leave it out.'
+    )
+
+
+def _require_told_apart(data_flag: str, columns: _Columns) -> None:
+  """Raises DataError if the names of the features do not say which column each is of.
+
+  'job=clerk' would be a category of 'job', and the column of that name. A model knows
+  these names only.
+  """
+  read_back = _columns_of_features(columns.feature_names, list(columns.categories))
+  if (read_back.numbers, read_back.categories) == (columns.numbers, columns.categories):
+    return
+  names = [
+    name
+    for name in (*columns.numbers, *columns.categories)
+    if any(name.startswith(f'{column}=') for column in columns.categories)
+  ]
+  raise DataError(
+    f'{data_flag}: the column {listed(names[:1])} is called as a category of a column '
+    f'of {flag("data.categories")} would be; give it another name.'
   )
 
 
@@ -295,11 +383,14 @@ def _features(owner: str, frame: Any, columns: _Columns) -> np.ndarray:
   absent = needed - {'', *frame.columns}
   if absent:
     raise DataError(f'{owner} lack the columns {listed(sorted(absent))}.')
-  features = []
   for name in columns.numbers:
-    if frame[name].dtype.kind not in 'iufb':
+    if not _holds_numbers(frame, name):
       raise DataError(f'{owner}: {name!r} holds no numbers, as it does in training.')
-    features.append(_complete(owner, frame, name).astype(np.float64))
+  numbers = frame[columns.numbers]
+  if numbers.isna().to_numpy().any():
+    for name in columns.numbers:
+      _complete(owner, frame, name)  # says where it is
+  features = [numbers.to_numpy(np.float64)]
   for name, categories in columns.categories.items():
     texts = _complete(owner, frame, name).astype(str)
     unseen = np.setdiff1d(texts, categories)
@@ -308,10 +399,14 @@ def _features(owner: str, frame: Any, columns: _Columns) -> np.ndarray:
         f'{owner}: {name!r} holds {str(unseen[0])!r}, a category that training '
         'has not; remove these rows.'
       )
-    features += [(texts == category).astype(np.float64) for category in categories]
-  if not features:
+    one_hot = np.zeros((len(frame), len(categories)))
+    order = np.argsort(categories)
+    position = np.searchsorted(categories, texts, sorter=order)
+    one_hot[np.arange(len(frame)), order[position]] = 1.0
+    features.append(one_hot)
+  if not columns.feature_names:
     raise DataError(f'{owner} have no columns of features.')
-  return np.stack(features, axis=1)
+  return np.concatenate(features, axis=1)
 
 
 def _complete(owner: str, frame: Any, name: str) -> np.ndarray:

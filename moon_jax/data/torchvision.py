@@ -4,7 +4,6 @@ They hold MNIST, FashionMNIST, KMNIST and EMNIST as idx files, gzipped or not; C
 and CIFAR-100 as pickles; SVHN as MATLAB files.
 """
 
-import gzip
 import math
 import pathlib
 from collections.abc import Callable
@@ -27,6 +26,7 @@ _FASHION = (
   *('Sandal', 'Shirt', 'Sneaker', 'Bag', 'Ankle boot'),
 )
 _SIDE = 32  # pixels of CIFAR's images
+_GZIP_BITS = 31  # of zlib
 _UBYTE = 8  # code of uint8 in an idx file
 
 
@@ -126,7 +126,7 @@ def _bytes(path: pathlib.Path) -> bytes:
   """The content of a file, or of the same file gzipped."""
   gzipped = path.with_name(f'{path.name}.gz')
   if gzipped.exists() and not path.exists():
-    return gzip.decompress(files.contents(gzipped))
+    return files.unpacked(files.contents(gzipped), _GZIP_BITS)
   return files.contents(path)
 
 

@@ -43,6 +43,9 @@ LARGE_CONVOLUTIONS = 5_000_000
 _SEGMENT_COST = 2  # of the clients that leave and enter after a segment, in steps
 _GATHERING_COST = 0.3  # of gathering the images of some steps together, in steps
 _MAX_SEGMENT_STEPS = 256
+# A step that takes gradients at other models keeps at most so many models more, beside
+# the first gradient: Per-FedAvg's HF has three further gradients, and a model.
+_MODELS_OF_MORE_GRADIENTS = 4
 _JUDGED_ROUNDS = range(4)  # a layout of the lanes is judged by the cohorts of these
 
 
@@ -50,8 +53,8 @@ class TrainingMemory(NamedTuple):
   """Bytes of a device's memory that a network's training takes, by an estimate.
 
   Attributes:
-    lane_bytes: bytes of a lane: its client's memory, the model, its gradient, the state
-      of the optimizer, and what a batch keeps for the backward pass.
+    lane_bytes: bytes of a lane: its client's memory, the model, its gradients, the
+      state of the optimizer, and what a batch keeps for the backward pass.
     image_bytes: bytes of an image that is gathered for several steps together, and half
       of what a trained network would keep of it, for each frozen network.
     batch_size: B.
@@ -90,6 +93,9 @@ def training_memory(
     + 2 * tree.num_bytes(lane.client_memory)
     + 4 * tree.num_bytes(network.shapes)
   )
+  if algorithm.descent or algorithm.perturb:
+    params_bytes = tree.num_bytes(network.shapes['params'])
+    lane_bytes += _MODELS_OF_MORE_GRADIENTS * params_bytes
   # Images are not gathered ahead for a slow network.
   image_bytes = 0
   if not _is_slow(network.shapes['params']):

@@ -20,10 +20,12 @@ from moon_jax.building.data import (
   load_data,
   with_one_client_if_centralized,
 )
+from moon_jax.building.freezing import FreezingOptions, with_frozen
 from moon_jax.building.initial_weights import with_initial_weights
 from moon_jax.building.network import NetworkOptions, make_network
 from moon_jax.core import client_names, files, weights
 from moon_jax.core.errors import NoCheckpointError, UsageError
+from moon_jax.core.flags import option
 from moon_jax.core.outputs import MODEL_SUFFIXES, WEIGHT_SUFFIXES, any_of
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Form, Outputs, PyTree, Scale
@@ -438,7 +440,7 @@ def _config_and_network(
   if scale and not is_valid_scale(scale):
     raise NoCheckpointError(f'{config_file} is damaged: {tuple(scale)} is no scale.')
   network = make_network(NetworkOptions(config), shape, num_classes, form=form)
-  return config, network
+  return config, with_frozen(network, FreezingOptions(config))
 
 
 def _scale(images: run_directory.Record) -> Scale | None:
@@ -545,12 +547,12 @@ def client_number(
   """
   if client is None:
     if num_client_models > 1:
-      choices = f'N from 0 to {num_client_models - 1}'
+      choices = f'its number, from 0 to {num_client_models - 1}'
       if names:
-        choices = f'a name ({client_names.listed(names)}) or {choices}'
+        choices = f'its name ({client_names.listed(names)}) or {choices}'
       raise UsageError(
-        f'The run in {workdir} has no global model, but one for each client: choose '
-        f'one by client=N (--client=N), {choices}.'
+        f'The run in {workdir} has no global model, but one for each client. Choose a '
+        f'client by {choices}: {option("client")}=..., or client=... in Python.'
       )
     return None
   if not num_client_models:

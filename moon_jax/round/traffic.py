@@ -76,9 +76,21 @@ def traffic_of_client(
 
 
 def _num_bytes(message, frozen):
-  """Bytes of what changes in a message."""
+  """Bytes of what changes in a message.
+
+  What has the shape of the parameters alone, as SCAFFOLD's control variates, does not
+  change for frozen layers either.
+  """
+  frozen_params = frozenset(path[1:] for path in frozen if path[0] == 'params')
+
+  def changes(path):
+    is_of_params_alone = 'params' not in (getattr(key, 'key', None) for key in path)
+    is_frozen = tree.is_at(frozen, path)
+    is_frozen |= is_of_params_alone and tree.is_at(frozen_params, path)
+    return not is_frozen
+
   leaves = jax.tree.leaves_with_path(message)
-  return tree.num_bytes([leaf for path, leaf in leaves if not tree.is_at(frozen, path)])
+  return tree.num_bytes([leaf for path, leaf in leaves if changes(path)])
 
 
 def _facts_of_a_client(fact_names, num_classes):

@@ -327,7 +327,10 @@ class BestKeeper(Callback):
 
   def after_round(self, round):
     number = round.metrics.get(self._column)
-    if number is None or round.state is None or self._sign * number <= self._best:
+    if number is None or round.state is None:
+      return
+    is_better = self._sign * number > self._best  # NaN never is
+    if not is_better:
       return
     self._best = self._sign * number
     entries = {'best_by': self._column, 'best_number': number}

@@ -282,7 +282,7 @@ def _members(path: pathlib.Path) -> Iterator[_Member]:
   begin = 0
   while begin < len(data):
     decompressor = zlib.decompressobj(_GZIP)
-    content, end = b'', begin
+    content, end = bytearray(), begin
     while not decompressor.eof and end < len(data):
       block = data[end : end + _BLOCK_BYTES]
       content += decompressor.decompress(block, files.MOST_TEXT_BYTES)

@@ -318,6 +318,7 @@ def _train(
     console.expect(rounds.seconds_by_few_steps())
   checkpoint_every = rounds_between_saves(experiment.config)
   stop_requested = False  # by a signal
+  reason_of_end = ''
 
   def wants_state(number: int) -> bool:
     nonlocal stop_requested
@@ -347,11 +348,15 @@ def _train(
         functools.partial(_call_callbacks, callbacks, round, stop_reason)
       )
       if stop_reason and can_end:
-        return stop_reason
+        reason_of_end = stop_reason
+        break
       # A save may be due and left out: then the next round hears of a request.
       if stop_requested or (is_saved and not is_last):
         stop.check(round.number)
-  return ''
+  # A request may have come with the last round, which is saved. The same command then
+  # draws the pictures; from now on a signal ends the process at once.
+  stop.check(round.number)
+  return reason_of_end
 
 
 def _call_callbacks(

@@ -48,6 +48,11 @@ def trained(folder, changes):
   return moon_jax.run(config, folder / 'run')
 
 
+def client_of(algorithm):
+  """A client, if there is no global model."""
+  return 0 if algorithm in ('fedper', 'solo', 'decentralized_fedavg') else None
+
+
 def models_of(run, algorithm):
   """The models that a run has learned, each path -> array."""
   clients = [None]
@@ -90,6 +95,11 @@ def test_frozen_layers_keep_their_bits(algorithm, tmp_path):
   num_bytes = sum(before[name].nbytes for name in before if 'encoder' not in name)
   if algorithm == 'fedavg':
     assert run.metrics[-1]['bytes_up'] == 5 * num_bytes
+  if algorithm == 'scaffold':  # nor is its control variate
+    assert run.metrics[-1]['bytes_up'] == 2 * 5 * num_bytes
+  # The network of a loaded run is that of the training.
+  frozen = moon_jax.load(run.workdir, client=client_of(algorithm)).network.frozen
+  assert {path[1] for path in frozen} == {'encoder'}
 
 
 def test_frozen_batch_normalisation_computes_as_in_tests():

@@ -15,6 +15,7 @@ from moon_jax.data import convert, sources
 
 datasets = pytest.importorskip('datasets', reason='datasets is missing')
 h5py = pytest.importorskip('h5py', reason='h5py is missing')
+pandas = pytest.importorskip('pandas', reason='pandas is missing')
 msgpack = pytest.importorskip('msgpack', reason='msgpack is missing')
 
 CLASSES = 4

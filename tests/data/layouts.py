@@ -14,7 +14,7 @@ from PIL import Image
 from scipy import io as matlab
 
 from tests.data import federations
-from tests.data.federations import datasets
+from tests.data.federations import datasets, pandas
 
 NAMES = ('ant', 'bee', 'cat', 'dog')
 SIDE = 32
@@ -265,8 +265,32 @@ def pfllib_in_plain_arrays(folder, federation):
   return pfllib(folder, federation, pickled=False)
 
 
+def frames(federation):
+  """split -> a row for each image: its pixels, its label and its user."""
+  for split, users in federation.items():
+    images, labels, names = federations.mixed(users)
+    frame = pandas.DataFrame(images.reshape(len(images), -1))
+    frame.columns = [f'pixel{number}' for number in range(frame.shape[1])]
+    yield split, frame.assign(label=labels, user=names)
+
+
+def table_csv(folder, federation):
+  (folder / 'set').mkdir()
+  for split, frame in frames(federation):
+    frame.to_csv(folder / f'set/{split}.csv', index=False)
+  return knobs_of('table', folder / 'set', client='user')
+
+
+def table_parquet(folder, federation):
+  (folder / 'set').mkdir()
+  for split, frame in frames(federation):
+    frame.to_parquet(folder / f'set/{split}.parquet')
+  return knobs_of('table', folder / 'set', client='user')
+
+
 WITHOUT_USERS = (
   *(keras, medmnist, imagefolder, tiny_imagenet, mnist, fashion_mnist, emnist),
   *(emnist_letters, cifar10, cifar100, svhn, parquet, parquet_in_folders, saved),
 )
+TABLES = (table_csv, table_parquet)
 WITH_USERS = (domainnet, leaf, pfllib, pfllib_in_plain_arrays)

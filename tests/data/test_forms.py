@@ -370,6 +370,21 @@ def test_a_model_of_a_table_predicts_what_the_run_has_tested(tmp_path):
 
 
 @pytest.mark.parametrize(
+  ('model', 'shape', 'words'),
+  [
+    ('cnn_1d', (9, 3), "--config.data.axes='TC' reads them as signals; for pictures"),
+    ('cnn_3d', (8, 9, 3), "--config.data.axes='DHW' reads them as volumes; for pict"),
+  ],
+)
+def test_arrays_that_were_read_as_pictures_may_be_something_else(
+  model, shape, words, tmp_path
+):
+  config = configuration(tmp_path, np.zeros((48, *shape), 'f4'), {'model': model})
+  with refused(UsageError, words):
+    moon_jax.run(config, tmp_path / 'run')
+
+
+@pytest.mark.parametrize(
   ('changes', 'words'),
   [
     ({'augmentation.name': 'flip'}, 'is for pictures, and these data are signals'),

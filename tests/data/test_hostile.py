@@ -20,7 +20,7 @@ DOCUMENTED = {ExitCode.DONE, ExitCode.FAILED, ExitCode.USAGE}
 SECONDS = 60
 FOREIGN = (layouts.tiny_imagenet, layouts.domainnet, layouts.mnist, layouts.cifar10)
 FOREIGN += (layouts.svhn, layouts.parquet, layouts.leaf, layouts.pfllib)
-FOREIGN += (layouts.pfllib_in_plain_arrays,)
+FOREIGN += (layouts.pfllib_in_plain_arrays, *layouts.TABLES)
 LAYOUTS = (*federations.LAYOUTS, records, tfds, *FOREIGN)
 LAYOUTS = {layout.__name__: layout for layout in LAYOUTS}
 

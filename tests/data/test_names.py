@@ -243,6 +243,13 @@ SPOTS = {
     named='set/data/train-00000-of-00002.parquet',
     write=in_footer,
   ),
+  'table, footer': Spot(
+    layout=layouts.table_parquet,
+    file='set/train.parquet',
+    base='set',
+    named='set/test.parquet',
+    write=in_footer,
+  ),
   'TFDS, template': of_tfds(in_template),
   'TFDS, name of the set': of_tfds(in_set_name),
   'TFDS, name of a split': of_tfds(in_split_name),
@@ -404,13 +411,17 @@ def test_a_name_of_a_file_of_the_set_is_read(spot, kind, tmp_path, monkeypatch):
 # In place of a file of the set: a link to another file is followed, as elsewhere.
 NO_FILES = tuple(kind for kind in (*KINDS, *LINKS) if not kind.endswith('file'))
 LAYOUTS = (*federations.LAYOUTS, records, tfds, unknown_tfds, *layouts.WITH_USERS)
+LAYOUTS += layouts.TABLES
 LAYOUTS += (layouts.keras, layouts.imagefolder, layouts.tiny_imagenet, layouts.mnist)
 LAYOUTS += (layouts.cifar10, layouts.svhn, layouts.parquet, layouts.saved)
 LAYOUTS = {layout.__name__: layout for layout in LAYOUTS}
 
 
 # Those that a library opens by their names come first.
-FEW = [(name, 3) for name in ('hdf5', 'sqlite', 'records', 'unknown_tfds', 'saved')]
+FEW = [
+  (name, 3)
+  for name in ('hdf5', 'sqlite', 'records', 'unknown_tfds', 'saved', 'table_csv')
+]
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ def linked(pattern):
     (layouts.parquet, linked('set/data')),
     (layouts.leaf, linked('set/*')),
     (layouts.pfllib, linked('set/*/*.npz')),
+    (layouts.table_parquet, linked('set/*')),
     (records, linked('records/*')),
   ],
 )

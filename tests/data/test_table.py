@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import moon_jax
-from moon_jax.core.errors import ExitCode
+from moon_jax.building import experiment
+from moon_jax.core import memory
+from moon_jax.core.errors import ExitCode, KnobError
 from moon_jax.data import layouts
 from moon_jax.data.errors import DataError
 from moon_jax.predict.command import main as predict
@@ -124,6 +126,74 @@ def test_a_column_that_a_test_file_lacks_is_refused(name, tmp_path):
   write(frame_of().drop(columns=name), tmp_path / 'set/test.csv')
   with refused(DataError, f'the test rows lack the columns {name}'):
     load(knobs_of(tmp_path / 'set', {'test_fraction': 0.0}))
+
+
+def of_lists(frame):
+  return frame.assign(age=[[1, 2]] * len(frame))
+
+
+def of_structures(frame):
+  return frame.assign(job=[{'a': 1}] * len(frame))
+
+
+@pytest.mark.parametrize(
+  ('change', 'knobs', 'words'),
+  [
+    (of_lists, {}, "the column 'age' holds a ndarray in a row"),
+    (of_lists, {'label': 'age'}, "the column 'age' holds a ndarray in a row"),
+    (of_structures, {}, "the column 'job' holds a dict in a row"),
+    (
+      lambda frame: frame.rename(columns={'age': 'job=clerk'}),
+      {},
+      'the column job=clerk is called as a category of a column of',
+    ),
+    (
+      lambda frame: frame.assign(**{'job': 'cle=rk', 'job=cle': 'a'}),
+      {'categories': 'job,job=cle'},
+      'the column job=cle is called as a category',
+    ),
+    (lambda frame: frame[:0], {}, 'has no rows'),
+    (
+      lambda frame: frame[:2],
+      {'client': '', 'categories': 'job,hospital'},
+      'test_fraction=0.25 draws nothing: each of the 2 classes, or users, has a',
+    ),
+  ],
+)
+def test_a_table_of_a_stranger_is_refused(change, knobs, words, tmp_path):
+  path = write(change(frame_of()), tmp_path / 'patients.parquet')
+  with refused((DataError, KnobError), words):
+    load(knobs_of(path, knobs))
+
+
+def test_a_table_that_the_memory_cannot_hold_is_refused(tmp_path, monkeypatch):
+  """A file of holes; equal numbers, which take no space in a file; many categories."""
+  with open(tmp_path / 'holes.csv', 'wb') as file:
+    file.truncate(2**43)
+  with refused(DataError, 'Its content takes 8,192 GiB, and the machine has'):
+    load(knobs_of(tmp_path / 'holes.csv'))
+  frame = frame_of(2000).assign(age=1.0)
+  path = write(frame, tmp_path / 'equal.parquet')
+  # Less than 2000 rows of 4 features and a label of 8 bytes each, more than the file.
+  monkeypatch.setattr(memory, 'total_bytes', lambda: 75_000)
+  assert path.stat().st_size < memory.total_bytes()
+  with refused(DataError, 'Its content takes'):
+    load(knobs_of(path))
+  path = write(frame_of(500), tmp_path / 'words.csv')
+  many = frame_of(500).assign(job=[f'w{row}' for row in range(500)])
+  assert write(many, tmp_path / 'many.csv').stat().st_size < memory.total_bytes()
+  load(knobs_of(path))
+  with refused(DataError, "'job' of --config.data.categories has 500 categories"):
+    load(knobs_of(tmp_path / 'many.csv'))
+
+
+def test_users_of_a_table_are_in_a_column(tmp_path):
+  frame = frame_of().drop(columns='hospital')
+  knobs = knobs_of(write(frame, tmp_path / 'patients.csv'), {'client': ''})
+  knobs |= {'partition.name': 'natural', 'model': 'mlp', 'algorithm': 'fedavg'}
+  config = moon_jax.load_config('configs/base.py', knobs)
+  with refused(DataError, 'name the column of the users by --config.data.client=COL'):
+    experiment.build(config)
 
 
 def test_names_of_features_are_printed_in_one_line(tmp_path, capsys):

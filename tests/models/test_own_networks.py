@@ -117,6 +117,18 @@ def test_the_mask_and_train_are_passed_to_a_network_that_takes_them():
   assert statistics['batch_stats']
 
 
+def test_filler_that_makes_nan_of_real_examples_is_refused():
+  class Leaking(nn.Module):
+    @nn.compact
+    def __call__(self, images):
+      logits = nn.Dense(3)(images.reshape(len(images), -1))
+      # NaN if an image is far from 0, as only the second kind of filler is.
+      return logits + 0.0 * jnp.log(4.5 - jnp.abs(images).max())
+
+  with pytest.raises(TypeError, match='filler changes its results'):
+    models.require_filler_ignored(models.of_module(Leaking(), (4, 4, 1)))
+
+
 def test_features_that_are_left_out_are_the_representation():
   class TwoOutputs(nn.Module):
     @nn.compact

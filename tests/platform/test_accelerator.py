@@ -154,6 +154,15 @@ def test_memory_of_one_lane_by_hand():
   assert moon - fedavg == pytest.approx(2 * size + 16 * left_behind, rel=0.01)
 
 
+def test_gradients_at_other_models_take_memory():
+  network = world.network()
+  fedavg, free = (
+    gpu.training_memory(network, world.make(name), (8, 8, 1), 16).of_lanes(1)
+    for name in ('fedavg', 'per_fedavg')
+  )
+  assert free - fedavg == 4 * tree.num_bytes(network.shapes['params'])
+
+
 def test_lanes_are_bounded_by_memory_and_one_is_always_there():
   lanes = [100, 60, 40, 50, 30]  # three are enough
   assert chosen(lanes, free=4).num_lanes == 3

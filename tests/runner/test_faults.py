@@ -32,7 +32,7 @@ import pytest
 
 import moon_jax
 from moon_jax.config import cli
-from moon_jax.core import files
+from moon_jax.core import files, signals
 from moon_jax.core.errors import ExitCode, RunError
 from moon_jax.runner import callbacks, checkpoint, client_store, loop, saved_state
 from moon_jax.runner import signals as signals_lib
@@ -447,6 +447,30 @@ def test_no_process_ends_before_the_state_is_on_the_disk(tmp_path, monkeypatch):
   with pytest.raises(signals_lib.StoppedError, match='after round 2, which is'):
     loop.run(request, stop, [SignalsInRoundTwo()])
   assert is_saved_at_check == [True]
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_the_line_of_the_last_round(
+  number, tmp_path, monkeypatch, undisturbed
+):
+  """The pictures are not waited for, and the same command draws them."""
+  stop = signals_lib.Stop()
+
+  class SignalInTheLastRound(moon_jax.Callback):
+    def after_round(self, round):
+      if round.number == NUM_ROUNDS[SIX_ROUNDS]:
+        stop.request(number)
+
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(callbacks.PictureDrawer, 'end', draw_pictures)
+  request = cli.parse([*SIX_ROUNDS])
+  with pytest.raises(signals_lib.StoppedError, match='after round 6, which') as caught:
+    loop.run(request, stop, [SignalInTheLastRound()])
+  assert caught.value.exit_code == signals.ENDINGS[number].exit_code
+  assert not (tmp_path / 'run/curves.png').exists()
+  assert loop.run(request) == ExitCode.DONE
+  assert (tmp_path / 'run/curves.png').exists()
+  check_same_end(tmp_path / 'run', undisturbed(SIX_ROUNDS), NUM_ROUNDS[SIX_ROUNDS])
 
 
 # --- the disk and the run directory ---------------------------------------------------

@@ -92,7 +92,8 @@ def test_clients_with_own_models_have_no_user_columns(run, tmp_path):
     moon_jax.load(finished.workdir, client=3)
   with pytest.raises(UsageError, match=r"client='f0003' must .* Did you mean 'f0003_"):
     moon_jax.load(finished.workdir, client='f0003')
-  with pytest.raises(UsageError, match=rf'no global model.*: choose.*, {known}N from'):
+  choices = rf'{known.replace("a name", "its name")}its number, from 0 to 2: --client'
+  with pytest.raises(UsageError, match=rf'no global model.* Choose.* by {choices}'):
     moon_jax.load(finished.workdir)
 
 

@@ -169,7 +169,8 @@ def _arrays(compressed: bytes) -> dict[str, np.ndarray]:
     shape, dtype, content = msgpack.unpackb(packed, raw=True)
     return np.frombuffer(content, dtype.decode()).reshape(shape)
 
-  columns = msgpack.unpackb(zlib.decompress(compressed), ext_hook=array_of)
+  content = files.unpacked(compressed, zlib.MAX_WBITS)
+  columns = msgpack.unpackb(content, ext_hook=array_of)
   return {
     name: column for name, column in columns.items() if isinstance(column, np.ndarray)
   }

@@ -29,8 +29,5 @@ def natural(
     DataError: the data have no user ids.
   """
   if clients is None:
-    raise DataError(
-      f'{flag("partition.name", "natural")} needs data with user ids: '
-      f'train_client in an .npz file, {flag("data.client")}, or another source.'
-    )
+    raise DataError(f'{flag("partition.name", "natural")} needs data with user ids.')
   return base.grouped(clients, num_clients)
