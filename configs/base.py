@@ -364,12 +364,16 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 layer and before it; at least 1
   --config.cnn_1d.representation=64             number of outputs of the projection
                                                 head; at least 1
+  --config.cnn_1d.norm=none                     normalisation after each convolution;
+                                                one of none, batch, group
   --config.cnn_3d.channels=16                   channels of the first of three
                                                 convolutions; at least 1
   --config.cnn_3d.width=128                     number of units of the head's hidden
                                                 layer and before it; at least 1
   --config.cnn_3d.representation=64             number of outputs of the projection
                                                 head; at least 1
+  --config.cnn_3d.norm=none                     normalisation after each convolution;
+                                                one of none, batch, group
   --config.gru.embedding=32                     numbers that stand for a word; signals
                                                 have none; at least 1
   --config.gru.width=128                        number of units of the head's hidden

@@ -10,6 +10,7 @@ The template is Markdown. These lines of the template are replaced:
   @compare FILE: A B ...       the accuracy of A minus that of each other variant,
                                paired by seed
   @personal FILE: VARIANT ...  accuracies of the shared and of the clients' own models
+  @unseen FILE: VARIANT ...    accuracies of users who train and of users who do not
   @figure NAME FILE: VARIANT ...      training curves side by side
   @drift NAME FILE: VARIANT ...       curves of MOON's term and of the clients' drift
   @sweep NAME KNOB FILE: VARIANT ...  accuracy over the values of a knob

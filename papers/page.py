@@ -19,6 +19,7 @@ FORMS = {
   '@costs': 'FILE: VARIANT ...',
   '@compare': 'FILE: VARIANT ...',
   '@personal': 'FILE: VARIANT ...',
+  '@unseen': 'FILE: VARIANT ...',
   '@tsne': 'FILE: VARIANT ...',
   '@figure': 'NAME FILE: VARIANT ...',
   '@drift': 'NAME FILE: VARIANT ...',
@@ -182,6 +183,8 @@ def _lines(
       return tables.comparisons(rows)
     case '@personal':
       return tables.personal(rows)
+    case '@unseen':
+      return tables.unseen(rows)
     case '@tsne':
       return pictures.tsne(rows)
     case '@figure':

@@ -36,6 +36,11 @@ _PERSONAL_COLUMNS = {
   'fine-tuned': 'tuned_accuracy_mean',
   'own models': 'personal_accuracy_mean',
 }
+# Heading -> column of metrics.jsonl.
+_USER_COLUMNS = {
+  'seen users': 'user_accuracy_seen_mean',
+  'unseen users': 'user_accuracy_unseen_mean',
+}
 
 
 # --- @table ---------------------------------------------------------------------------
@@ -98,6 +103,51 @@ def personal(rows: Sequence[Row]) -> list[str]:
       cells.append(text(estimate(means)))
     lines.append([*cells, row.seeds or NOT_RUN])
   return table(['algorithm', *_PERSONAL_COLUMNS, 'seeds'], lines)
+
+
+# --- @unseen --------------------------------------------------------------------------
+
+
+def unseen(rows: Sequence[Row]) -> list[str]:
+  """A table of the accuracy of users who train and of users who do not, in per cent.
+
+  Each is the mean over the users, and over the last five tests. Beside it is the mean
+  difference to FedAvg on the same data, paired by seed.
+  """
+  fedavg_rows = {
+    row.runs[0].data_digest: row
+    for row in rows
+    if row.runs and row.runs[0].knobs['algorithm'] == 'fedavg'
+  }
+  lines = []
+  for row in rows:
+    cells = [row.variant.setting]
+    fedavg = fedavg_rows.get(row.runs[0].data_digest) if row.runs else None
+    for column in _USER_COLUMNS.values():
+      of_row = _late_by_seed(row, column)
+      cells.append(text(estimate(of_row)))
+      cells.append(_difference_to(fedavg, row, of_row, column))
+    lines.append([*cells, row.seeds or NOT_RUN])
+  head = ['data, algorithm']
+  for name in _USER_COLUMNS:
+    head += [name, '- FedAvg']
+  return table([*head, 'seeds'], lines)
+
+
+def _difference_to(fedavg: Row | None, row: Row, of_row: pd.Series, column: str) -> str:
+  """'+0.5 +- 0.3 (p = 0.2)', of seeds that both have; '' if there is nothing to say."""
+  if fedavg is None or fedavg is row or not row.runs:
+    return ''
+  difference = paired_difference(of_row, _late_by_seed(fedavg, column))
+  if not difference.estimate.n:
+    return ''
+  mean, std, num_pairs = difference.estimate
+  words = f'{mean:+.1f}'
+  if num_pairs > 1:
+    words += f' +- {std:.1f}'
+  if difference.p_value is not None:
+    words += f' (p = {difference.p_value:.2g})'
+  return words
 
 
 # --- @costs ---------------------------------------------------------------------------
@@ -188,7 +238,7 @@ def _reported_difference(first: Row, second: Row) -> str:
   return f'; reported {difference:+g}'
 
 
-def _late_by_seed(row: Row) -> pd.Series:
-  """Seed -> the mean of the last five tests of its run."""
-  means = {run.seed: late_mean(run.accuracy()) for run in row.runs}
+def _late_by_seed(row: Row, column: str = 'test_accuracy') -> pd.Series:
+  """Seed -> the mean of an accuracy over the last five tests of its run."""
+  means = {run.seed: late_mean(run.accuracy(column)) for run in row.runs}
   return pd.Series(means, dtype=float)

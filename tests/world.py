@@ -13,7 +13,7 @@ from moon_jax.algorithms.wrappers import topology
 from moon_jax.building import experiment, programs, scheduling, traced
 from moon_jax.building.algorithm import AlgorithmOptions, make_algorithm
 from moon_jax.building.data import TrainingData
-from moon_jax.core.types import Scale
+from moon_jax.core.types import Form, Scale
 from moon_jax.data import device, partition
 from moon_jax.models import layers
 from moon_jax.planning import clients
@@ -99,6 +99,49 @@ MODEL_OPTIONS = {
   'moon_cnn': {},
 }
 NUM_CLASSES = 4
+NUM_WORDS = 7
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+  """A kind of examples that are no pictures, and a network for them.
+
+  Attributes:
+    shape: of an example.
+    model: name of the network.
+    options: its knobs.
+    content: as in `Form`.
+  """
+
+  shape: tuple[int, ...]
+  model: str
+  options: dict
+  content: str = 'numbers'
+
+
+_SMALL = {'width': 6, 'representation': 5}
+_CNN_1D = _SMALL | {'channels': 3, 'kernel': 3}
+# Names that stand where a test says which model it trains.
+KINDS = {
+  'table': Kind((6,), 'mlp', _SMALL),
+  'signal': Kind((5, 2), 'cnn_1d', _CNN_1D),
+  'signal_bn': Kind((5, 2), 'cnn_1d', _CNN_1D | {'norm': 'batch'}),
+  'volume': Kind((8, 8, 8, 1), 'cnn_3d', _SMALL | {'channels': 2}),
+  'words': Kind((4,), 'gru', _SMALL | {'embedding': 3}, 'words'),
+  'words_transformer': Kind(
+    (4,),
+    'transformer',
+    {
+      'layers': 1,
+      'heads': 2,
+      'width': 4,
+      'feedforward': 5,
+      'dropout': 0.2,
+      'representation': 5,
+    },
+    'words',
+  ),
+}
 
 
 def owned(sizes=SIZES):
@@ -110,6 +153,8 @@ def owned(sizes=SIZES):
 @functools.cache
 def data(model='mlp'):
   """A training split: (DeviceSplit, normalised images [M, H, W, C], labels [M])."""
+  if model in KINDS:
+    return _data_of_kind(KINDS[model])
   rng = np.random.default_rng(0)
   images = rng.integers(0, 256, (sum(SIZES), *IMAGE_SHAPES[model]), np.uint8)
   labels = rng.integers(0, NUM_CLASSES, sum(SIZES)).astype(np.int32)
@@ -119,6 +164,24 @@ def data(model='mlp'):
     ((images / 255 - mean) / std).astype(np.float32),
     labels,
   )
+
+
+def _data_of_kind(kind):
+  """What `data` returns, of float32 numbers, or of words with -1 for no word."""
+  rng = np.random.default_rng(0)
+  labels = rng.integers(0, NUM_CLASSES, sum(SIZES)).astype(np.int32)
+  shape = sum(SIZES), *kind.shape
+  if kind.content == 'words':
+    examples = rng.integers(-1, NUM_WORDS, shape).astype(np.int32)
+    mean, std = np.zeros(1, np.float32), np.ones(1, np.float32)
+    normalised = examples
+  else:
+    examples = rng.normal(3, 2, shape).astype(np.float32)
+    mean = rng.normal(3, 0.1, kind.shape[-1]).astype(np.float32)
+    std = rng.uniform(1, 3, kind.shape[-1]).astype(np.float32)
+    normalised = (examples - mean) / std
+  split = device.DeviceSplit(examples, labels, mean, std, content=kind.content)
+  return jax.device_put(split), normalised, labels
 
 
 @functools.cache
@@ -140,6 +203,16 @@ def train_split(model='mlp'):
 @functools.cache
 def network(model='mlp', convolution='auto_on_cpu'):
   """The network for the world's images, with a form for its convolutions, if any."""
+  if model in KINDS:
+    kind = KINDS[model]
+    form = Form(content=kind.content, vocabulary=NUM_WORDS)
+    return models.make(
+      kind.model,
+      image_shape=kind.shape,
+      num_classes=NUM_CLASSES,
+      form=form,
+      **kind.options,
+    )
   shape = IMAGE_SHAPES[model]
   if model == 'mlp_bn':
     return models.of_module(MlpBn(NUM_CLASSES), shape)

@@ -26,6 +26,8 @@ def fedbn(*, network_layers: Layers) -> base.Algorithm:
       'fedbn',
       'keeps batch normalisation with the clients, and the network has none: choose '
       f'another {flag("model")}, for example {flag("model", "moon_cnn")} with '
-      f'{flag("moon_cnn.norm", "batch")}, or {flag("algorithm", "fedavg")}.',
+      f'{flag("moon_cnn.norm", "batch")}, for signals cnn_1d with '
+      f'{flag("cnn_1d.norm", "batch")}, for volumes cnn_3d with '
+      f'{flag("cnn_3d.norm", "batch")}, or {flag("algorithm", "fedavg")}.',
     )
   return with_private(network_layers.batch_norm)

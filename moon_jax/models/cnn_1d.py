@@ -20,6 +20,8 @@ class Cnn1d(nn.Module):
     kernel: steps that a convolution sees, an odd number.
     width: units of the dense layer and of the head's hidden layer.
     representation: D.
+    norm: normalisation after each convolution, before the pooling: 'none', 'batch', or
+      'group', which normalises each example by itself.
   """
 
   num_classes: int
@@ -27,22 +29,31 @@ class Cnn1d(nn.Module):
   kernel: int
   width: int
   representation: int
+  norm: str = 'none'
 
   @nn.compact
   def __call__(self, signals, mask=None):
-    """[B, T, C] float32, T >= 4 -> Outputs; the same in training."""
+    """Maps signals to Outputs.
+
+    Args:
+      signals: [B, T, C] float32, T >= 4.
+      mask: [B] 1.0 for a real example in training; None in evaluation.
+    """
     if signals.shape[1] < 4:
       raise UsageError('a signal needs at least 4 steps')
     x = signals
     for number in (1, 2):
-      x = convolution(x, number * self.channels, self.kernel, f'conv{number}')
+      features = number * self.channels
+      has_bias = self.norm == 'none'
+      x = convolution(x, features, self.kernel, f'conv{number}', use_bias=has_bias)
+      x = layers.normalised(x, self.norm, mask, f'norm{number}')
       x = nn.relu(pooled(x))
     x = x.reshape(len(x), -1)
     x = nn.relu(layers.dense(x, self.width, 'fc1'))
     return layers.outputs(x, self.width, self.representation, self.num_classes)
 
 
-def convolution(x, features, size, name):
+def convolution(x, features, size, name, *, use_bias=True):
   """[B, T, C] -> [B, T, features]; zeros around the signal keep its length.
 
   The steps of a window side by side are the inputs of a dense layer: its kernel is
@@ -52,7 +63,8 @@ def convolution(x, features, size, name):
   steps = x.shape[1]
   padded = jnp.pad(x, ((0, 0), (size // 2, size // 2), (0, 0)))
   windows = [padded[:, first : first + steps] for first in range(size)]
-  return layers.dense(jnp.concatenate(windows, -1), features, name)
+  inputs = jnp.concatenate(windows, -1)
+  return layers.dense(inputs, features, name, use_bias=use_bias)
 
 
 def pooled(x):

@@ -18,28 +18,39 @@ class Cnn3d(nn.Module):
       times as many.
     width: units of the dense layer and of the head's hidden layer.
     representation: D.
+    norm: normalisation after each convolution, before the pooling: 'none', 'batch', or
+      'group', which normalises each example by itself.
   """
 
   num_classes: int
   channels: int
   width: int
   representation: int
+  norm: str = 'none'
 
   @nn.compact
   def __call__(self, volumes, mask=None):
-    """[B, D, H, W, C] float32, sides >= 8 -> Outputs; the same in training."""
+    """Maps volumes to Outputs.
+
+    Args:
+      volumes: [B, D, H, W, C] float32, sides >= 8.
+      mask: [B] 1.0 for a real example in training; None in evaluation.
+    """
     if min(volumes.shape[1:4]) < 8:
       raise UsageError('each side of a volume must be at least 8')
     x = volumes
     for number, factor in enumerate((1, 2, 4), 1):
-      x = convolution(x, factor * self.channels, f'conv{number}')
+      features = factor * self.channels
+      has_bias = self.norm == 'none'
+      x = convolution(x, features, f'conv{number}', use_bias=has_bias)
+      x = layers.normalised(x, self.norm, mask, f'norm{number}')
       x = nn.relu(pooled(x))
     x = x.reshape(len(x), -1)
     x = nn.relu(layers.dense(x, self.width, 'fc1'))
     return layers.outputs(x, self.width, self.representation, self.num_classes)
 
 
-def convolution(x, features, name):
+def convolution(x, features, name, *, use_bias=True):
   """[B, D, H, W, C] -> [B, D, H, W, features]: 3x3x3, zeros around the volume.
 
   As in `cnn_1d`, the 27 neighbours side by side are the inputs of a dense layer, whose
@@ -51,7 +62,8 @@ def convolution(x, features, name):
     padded[:, i : i + depth, j : j + height, k : k + width]
     for i, j, k in itertools.product(range(3), repeat=3)
   ]
-  return layers.dense(jnp.concatenate(neighbours, -1), features, name)
+  inputs = jnp.concatenate(neighbours, -1)
+  return layers.dense(inputs, features, name, use_bias=use_bias)
 
 
 def pooled(x):

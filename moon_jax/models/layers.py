@@ -30,6 +30,7 @@ def dense(
   features: int,
   name: str,
   *,
+  use_bias: bool = True,
   kernel_init: Callable | None = None,
   bias_init: Callable | None = None,
 ) -> jax.Array:
@@ -39,12 +40,14 @@ def dense(
     x: [..., inputs].
     features: number of outputs.
     name: name of the layer.
+    use_bias: whether a bias is added.
     kernel_init: initialises the kernel; None: PyTorch's default.
     bias_init: initialises the bias; None: PyTorch's default.
   """
   default_init = _default(x.shape[-1])
   layer = nn.Dense(
     features,
+    use_bias=use_bias,
     name=name,
     dot_general=_product_form(x, features),
     kernel_init=kernel_init or default_init,
@@ -287,6 +290,25 @@ def _move(running, batch_statistic, *, enough):
   rate = jnp.where(enough, jnp.asarray(0.1, batch_statistic.dtype), 0)
   after = before + rate * (batch_statistic - before)
   running.value = after.astype(running.value.dtype)
+
+
+def normalised(x: jax.Array, norm: str, mask: jax.Array | None, name: str) -> jax.Array:
+  """[B, ..., C] -> the same shape, normalised; call inside `nn.compact`.
+
+  Args:
+    x: [B, ..., C] with any axes between, such as the steps of a signal.
+    norm: 'none' leaves x as it is; 'batch', see `BatchNorm`; 'group', see `GroupNorm`.
+    mask: [B] 1.0 for a real example in training; None in evaluation.
+    name: name of the layer.
+  """
+  if norm == 'none':
+    return x
+  as_images = x.reshape(len(x), -1, 1, x.shape[-1])
+  if norm == 'batch':
+    y = BatchNorm(-1, name=name)(as_images, mask)
+  else:
+    y = GroupNorm(-1, GROUPS, name=name)(as_images)
+  return y.reshape(x.shape)
 
 
 def pooled_convolutions(

@@ -43,20 +43,34 @@ class WithHead(nn.Module):
 class Cnn(WithHead):
   """Convolutions in one or three dimensions with padding, each pooled."""
 
-  def __init__(self, dimensions, channels, kernel, flat):
+  def __init__(self, dimensions, channels, kernel, flat, norm='none'):
     super().__init__(12, 12, 6)
     conv = {1: nn.Conv1d, 3: nn.Conv3d}[dimensions]
+    batch_norm = {1: nn.BatchNorm1d, 3: nn.BatchNorm3d}[dimensions]
     self.pool = {1: F.max_pool1d, 3: F.max_pool3d}[dimensions]
     self.count = len(channels) - 1
     for n in range(self.count):
-      layer = conv(channels[n], channels[n + 1], kernel, padding=kernel // 2)
+      layer = conv(
+        channels[n],
+        channels[n + 1],
+        kernel,
+        padding=kernel // 2,
+        bias=norm == 'none',
+      )
       setattr(self, f'conv{n + 1}', layer)
+      normalisation = nn.Identity()
+      if norm == 'batch':
+        normalisation = batch_norm(channels[n + 1])
+      if norm == 'group':
+        normalisation = nn.GroupNorm(2, channels[n + 1])
+      setattr(self, f'norm{n + 1}', normalisation)
     self.fc1 = nn.Linear(flat, 12)
 
   def forward(self, examples):
     x = examples.movedim(-1, 1)
     for n in range(self.count):
-      x = F.relu(self.pool(getattr(self, f'conv{n + 1}')(x), 2))
+      x = getattr(self, f'norm{n + 1}')(getattr(self, f'conv{n + 1}')(x))
+      x = F.relu(self.pool(x, 2))
     return self.outputs(F.relu(self.fc1(x.movedim(1, -1).flatten(1))))
 
 
@@ -107,6 +121,18 @@ CASES = {
   'cnn_1d': (lambda: Cnn(1, (3, 4, 8), 5, 2 * 8), seeded.numbers('signals', (4, 9, 3))),
   'cnn_3d': (
     lambda: Cnn(3, (2, 3, 6, 12), 3, 12),
+    seeded.numbers('volumes', (3, 8, 9, 10, 2)),
+  ),
+  'cnn_1d_batch': (
+    lambda: Cnn(1, (3, 4, 8), 5, 2 * 8, 'batch'),
+    seeded.numbers('signals', (4, 9, 3)),
+  ),
+  'cnn_1d_group': (
+    lambda: Cnn(1, (3, 4, 8), 5, 2 * 8, 'group'),
+    seeded.numbers('signals', (4, 9, 3)),
+  ),
+  'cnn_3d_batch': (
+    lambda: Cnn(3, (2, 4, 8, 16), 3, 16, 'batch'),
     seeded.numbers('volumes', (3, 8, 9, 10, 2)),
   ),
   'gru_of_signals': (lambda: Gru(3), seeded.numbers('signals', (4, 9, 3))),

@@ -53,6 +53,17 @@ CASES = {
     Cnn3d(CLASSES, channels=3, width=12, representation=6),
     seeded.numbers('volumes', (3, 8, 9, 10, 2)),
   ),
+  **{
+    f'cnn_1d_{norm}': (
+      Cnn1d(CLASSES, channels=4, kernel=5, width=12, representation=6, norm=norm),
+      seeded.numbers('signals', (4, 9, 3)),
+    )
+    for norm in ('batch', 'group')
+  },
+  'cnn_3d_batch': (
+    Cnn3d(CLASSES, channels=4, width=12, representation=6, norm='batch'),
+    seeded.numbers('volumes', (3, 8, 9, 10, 2)),
+  ),
   'gru_of_signals': (gru(), seeded.numbers('signals', (4, 9, 3))),
   'gru_of_words': (gru(WORDS), words()),
   'transformer': (transformer(), words()),
@@ -74,7 +85,10 @@ def computed(module, examples):
   is_numeric = examples.dtype.kind == 'f'
 
   def loss(params, examples):
-    outputs = module.apply({'params': params}, examples, jnp.ones(len(examples)))
+    mask = jnp.ones(len(examples))
+    outputs, _ = module.apply(
+      variables | {'params': params}, examples, mask, mutable=['batch_stats']
+    )
     outputs = outputs.representation, outputs.logits
     weights = [seeded.numbers(f'output {i}', o.shape) for i, o in enumerate(outputs)]
     total = sum(jnp.sum(o * w) for o, w in zip(outputs, weights, strict=True))

@@ -49,5 +49,16 @@ RoundResult.params is then the uniform mean over all N clients.
 # ruff: noqa: F401, named here for all tests
 from tests.reference.federation import RoundResult, accuracy_and_loss, run
 from tests.reference.formulas import metropolis_hastings, without_absent
-from tests.reference.networks import Model, max_pool, mlp, mlp_bn, moon_cnn
+from tests.reference.networks import (
+  Model,
+  max_pool,
+  mlp,
+  mlp_bn,
+  moon_cnn,
+  signal,
+  signal_bn,
+  table,
+  volume,
+  words,
+)
 from tests.reference.options import Options

@@ -109,6 +109,76 @@ def encode_moon_cnn(params, stats, images, training):
   return relu(dense(params['fc2'], x)), stats
 
 
+def encode_cnn_1d(params, stats, signals, training):
+  """`conv1`, `conv2` over time, each [BatchNorm,] pool and ReLU; then `fc1`, ReLU."""
+  x, stats = convolutions(params, stats, signals, 2, training)
+  return relu(dense(params['fc1'], jnp.reshape(x, (x.shape[0], -1)))), stats
+
+
+def encode_cnn_3d(params, stats, volumes, training):
+  """`conv1` to `conv3` in space, as in encode_cnn_1d; then `fc1`, ReLU."""
+  x, stats = convolutions(params, stats, volumes, 3, training)
+  return relu(dense(params['fc1'], jnp.reshape(x, (x.shape[0], -1)))), stats
+
+
+def convolutions(params, stats, x, number, training):
+  """[B, *sides, C]: convolutions with a zero border, each pooled by 2 in each side."""
+  num_sides = x.ndim - 2
+  letters = 'DHW'[-num_sides:]
+  layouts = f'N{letters}C', f'{letters}IO', f'N{letters}C'
+  new_stats = {}
+  for name in [f'conv{index + 1}' for index in range(number)]:
+    kernel, channels = params[name]['kernel'], x.shape[-1]
+    side = round((kernel.shape[0] / channels) ** (1 / num_sides))
+    x = lax.conv_general_dilated(
+      x,
+      jnp.reshape(kernel, (*[side] * num_sides, channels, -1)),
+      window_strides=[1] * num_sides,
+      padding='SAME',
+      dimension_numbers=layouts,
+      precision=FULL_PRECISION,
+    )
+    if 'bias' in params[name]:
+      x = x + jnp.reshape(params[name]['bias'], (1,) * (num_sides + 1) + (-1,))
+    norm = name.replace('conv', 'norm')
+    if norm in params:
+      flat = jnp.reshape(x, (-1, x.shape[-1]))
+      flat, new_stats[norm] = batch_norm(
+        params[norm], stats[norm], flat, training=training
+      )
+      x = jnp.reshape(flat, x.shape)
+    window = (1, *[2] * num_sides, 1)
+    lowest = np.array(-np.inf, x.dtype)
+    x = relu(lax.reduce_window(x, lowest, lax.max, window, window, 'VALID'))
+  return x, new_stats
+
+
+def encode_gru(params, stats, words, training):
+  """The state of a GRU (arXiv:1406.1078, PyTorch's form) after the last word >= 0."""
+  del training
+  words = words.astype(jnp.int32)
+  cell, width = params['gru'], params['gru']['hidden_kernel'].shape[0]
+  state = jnp.zeros((words.shape[0], width), params['embedding_table'].dtype)
+  for step in range(words.shape[1]):
+    is_word = (words[:, step] >= 0)[:, None]
+    word = params['embedding_table'][jnp.maximum(words[:, step], 0)]
+    inputs = dense(cell['input'], word)
+    hidden = {'kernel': cell['hidden_kernel'], 'bias': cell['hidden_bias']}
+    from_state = dense(hidden, state)
+    reset, update = (
+      jax.nn.sigmoid(gate(inputs, width, n) + gate(from_state, width, n))
+      for n in range(2)
+    )
+    new = jnp.tanh(gate(inputs, width, 2) + reset * gate(from_state, width, 2))
+    state = jnp.where(is_word, (1 - update) * new + update * state, state)
+  return state, stats
+
+
+def gate(x, width, number):
+  """[B, 3 * width] -> [B, width]."""
+  return x[:, number * width : (number + 1) * width]
+
+
 def projection_and_classifier(params, features):
   """MOON's projection head, then the classifier on the head's output."""
   hidden = relu(dense(params['head_hidden'], features))
@@ -141,6 +211,11 @@ class Network(NamedTuple):
 mlp = Network(encode_mlp)
 mlp_bn = Network(encode_mlp_bn)
 moon_cnn = Network(encode_moon_cnn)
+# The kinds of tests/world.py; kernels are [window * in, out].
+table = mlp
+signal = signal_bn = Network(encode_cnn_1d)
+volume = Network(encode_cnn_3d)
+words = Network(encode_gru)
 
 
 def first_stats(params):
