@@ -107,6 +107,7 @@ class TrainingData(NamedTuple):
     digest: SHA-256 of the whole data set, in hexadecimal.
     form: what the arrays hold.
     feature_names: [D] names of the numbers of an example; () if the data have none.
+    words: [V] the vocabulary, if the examples were texts; () otherwise.
   """
 
   partition: Partition
@@ -120,6 +121,7 @@ class TrainingData(NamedTuple):
   digest: str
   form: Form = Form()
   feature_names: tuple[str, ...] = ()
+  words: tuple[str, ...] = ()
 
   def client_name(self, client: int) -> str:
     """The name that the data give a client, or its number."""
@@ -168,7 +170,11 @@ def with_num_clients(config: Config, num_clients: int) -> Config:
 
 
 def load_data(
-  options: DataOptions, *, may_download: bool = True, trust_pickles: bool | None = None
+  options: DataOptions,
+  *,
+  may_download: bool = True,
+  trust_pickles: bool | None = None,
+  words: tuple[str, ...] = (),
 ) -> Dataset:
   """Loads the data set.
 
@@ -176,6 +182,8 @@ def load_data(
     options: what the configuration says about the data.
     may_download: whether TensorFlow Datasets may download and prepare a missing set.
     trust_pickles: replaces the knob `data.trust_pickles`; None: as configured.
+    words: [V] the vocabulary of a trained model, if its examples were texts; (): it is
+      made of the training texts.
 
   Raises:
     DataError: the data set is missing or unusable.
@@ -185,6 +193,8 @@ def load_data(
     source_options['prepare'] = False
   if 'trust_pickles' in source_options and trust_pickles is not None:
     source_options['trust_pickles'] = trust_pickles
+  if words and catalog.part('data', options.source).has('texts'):
+    source_options['words'] = words
   with activity.doing('reading the data'):
     return sources.load(options.source, limit=options.limit, **source_options)
 

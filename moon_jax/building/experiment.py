@@ -232,6 +232,7 @@ def build(
       scale=dataset.scale,
       form=dataset.form,
       feature_names=dataset.feature_names,
+      words=dataset.words,
       digest=sources.digest(loaded),
     ),
     tests=tests,

@@ -11,6 +11,7 @@ from moon_jax.catalog.parts import (
   at_least,
   between,
   counted,
+  exactly,
   knob,
   listed_words,
   number,
@@ -37,6 +38,9 @@ _TABLE = (('data', 'table'),)
 _DRAWN = (('data', 'drawn'),)
 _IDS = (('data', 'ids'),)
 _ARRAYS = (('data', 'arrays'),)
+_TEXTS = (('data', 'texts'),)
+_TEXT_COLUMNS = (('data', 'text_columns'),)
+_SPLIT_NAMES = (('data', 'huggingface'),)
 _NAMED = (('data', 'named'),)
 _PICKLED = (('data', 'pickled'),)
 _PICTURES = (('data', 'pictures'),)
@@ -112,6 +116,7 @@ _AXES = one_of('D', 'T', 'TC', 'CT', 'HW', 'HWC', 'CHW', 'DHW', 'DHWC', 'CDHW')
 _AXES_OR_NONE = Bound(
   f"'' or {_AXES.requirement}", lambda value: value == '' or _AXES.holds(value)
 )
+_TOKENIZERS = one_of('none', 'characters', 'wordpiece')
 _NORMALIZE = one_of('auto', 'none', 'per_channel', 'per_feature')
 _SPLITS = one_of('none', 'validation', 'test')
 _WEIGHTS = one_of('samples', 'uniform')
@@ -248,6 +253,43 @@ KNOBS = {
     'what numbers are normalised by; auto: pictures become grey levels',
     _NORMALIZE,
     needs=_ARRAYS,
+  ),
+  'data.tokenizer': word(
+    'none', 'what divides texts into words; none: no texts', _TOKENIZERS, needs=_TEXTS
+  ),
+  'data.vocabulary_size': knob(
+    int,
+    2000,
+    'most words and pieces of words of the vocabulary',
+    at_least(3),
+    needs=_TEXTS,
+    used_if=('data.tokenizer', exactly('wordpiece')),
+  ),
+  'data.text_length': knob(
+    int,
+    'auto',
+    'words kept of each text; auto: all, at most 512',
+    COUNT,
+    needs=_TEXTS,
+    auto=True,
+    used_if=('data.tokenizer', one_of('characters', 'wordpiece')),
+  ),
+  'data.text': word(
+    '',
+    "column of the texts; '' is text, sentence, ...",
+    needs=_TEXT_COLUMNS,
+    used_if=('data.tokenizer', one_of('characters', 'wordpiece')),
+  ),
+  'data.features': word(
+    '',
+    "columns of numbers, with commas between, or *; '' is the column of images",
+    needs=_SPLIT_NAMES,
+  ),
+  'data.train_split': word(
+    '', "name of the training split; '' finds it", needs=_SPLIT_NAMES
+  ),
+  'data.test_split': word(
+    '', "name of the test split; '' finds it", needs=_SPLIT_NAMES
   ),
   'data.categories': word(
     '', 'columns of words or codes, with commas between', needs=_TABLE

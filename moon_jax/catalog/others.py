@@ -11,6 +11,8 @@ Traits that rules and reports ask about:
   drawn          data source that takes `data.test_fraction` and `.test_seed`
   named          data source that takes `data.name`
   arrays         data source of arrays on any scale, which takes `data.range`
+  texts          data source that takes `data.tokenizer`
+  text_columns   data source that takes `data.text`
   pickled        data source that takes `data.trust_pickles`
   dealt          partition that deals the examples to `num_clients`
   normalized     model with batch normalisation, or with a `norm` that may be it
@@ -307,9 +309,11 @@ OTHERS = (
   ),
   _data('digits'),
   _data('tfds', {'ids', 'named'}),
-  _data('npz', {'files', 'arrays'}),
+  _data('npz', {'files', 'arrays', 'texts'}),
   _data('imagefolder', {'files', 'pictures', 'drawn'}),
-  _data('table', {'files', 'ids', 'labelled', 'drawn', 'arrays'}),
+  _data(
+    'table', {'files', 'ids', 'labelled', 'drawn', 'arrays', 'texts', 'text_columns'}
+  ),
   _data('torchvision', {'files', 'named', 'pickled'}),
   _federated_data('folder', {'files', 'arrays'}),
   _federated_data('records', {'files'}),
@@ -317,9 +321,19 @@ OTHERS = (
   _federated_data('sqlite', {'files', 'pair', 'features', 'labelled', 'arrays'}),
   _federated_data(
     'huggingface',
-    {'files', 'ids', 'features', 'labelled', 'pictures', 'drawn', 'arrays'},
+    {
+      'files',
+      'ids',
+      'features',
+      'labelled',
+      'pictures',
+      'drawn',
+      'arrays',
+      'texts',
+      'text_columns',
+    },
   ),
-  _federated_data('leaf', {'files', 'arrays'}),
+  _federated_data('leaf', {'files', 'arrays', 'texts'}),
   _federated_data('pfllib', {'files', 'pickled', 'arrays'}),
   _part('partition', 'iid', f'{_PARTITIONS}.quantity_skew:iid', {'dealt'}),
   _part(

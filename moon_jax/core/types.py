@@ -115,6 +115,7 @@ class Dataset(NamedTuple):
     scale: the numbers in the source that became pixels 0 and 255.
     form: what the arrays hold.
     feature_names: [D] names of the numbers of an example; () if the data have none.
+    words: [V] the vocabulary, if the examples were texts; () otherwise.
   """
 
   name: str
@@ -135,6 +136,7 @@ class Dataset(NamedTuple):
   scale: Scale = Scale()
   form: Form = Form()
   feature_names: tuple[str, ...] = ()
+  words: tuple[str, ...] = ()
 
 
 class Outputs(NamedTuple):

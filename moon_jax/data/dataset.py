@@ -8,7 +8,7 @@ import numpy as np
 
 from moon_jax.core.flags import flag
 from moon_jax.core.types import Dataset, Form, Scale
-from moon_jax.data import forms
+from moon_jax.data import forms, texts
 from moon_jax.data.errors import DataError, one_line
 from moon_jax.data.federated import users
 from moon_jax.data.forms import Reading
@@ -82,7 +82,7 @@ def checked_dataset(
   labels = [flat(array) for array in arrays[1::2]]
   label_kinds = {array.dtype.kind for array in labels}
   if label_kinds in ({'S'}, {'U'}):
-    labels, class_names = _numbered(data_flag, labels, array_names[1::2])
+    labels, class_names = numbered(data_flag, labels, array_names[1::2])
   for split in _splits(array_names, images, labels):
     if fault := split_fault(split, scale, form, check_numbers=not numbers_are_checked):
       are_levels = form.content == 'levels'
@@ -137,6 +137,7 @@ def arrays_dataset(
   num_classes: int | None = None,
   class_names: Sequence[str] = (),
   array_names: Sequence[str] = ARRAY_NAMES,
+  text_options: texts.TextOptions | None = None,
 ) -> Dataset:
   """`checked_dataset` of any arrays: all are held to the form and scale of the first.
 
@@ -150,7 +151,14 @@ def arrays_dataset(
     num_classes: see `checked_dataset`.
     class_names: see `checked_dataset`.
     array_names: see `checked_dataset`.
+    text_options: how texts become words; None: the source has no texts.
   """
+  words = ()
+  if text_options and _has_texts(data_flag, arrays, array_names, text_options):
+    texts.require_no_other_reading(reading)
+    encoded = texts.encode(data_flag, arrays[::2], text_options)
+    arrays = _with_examples(arrays, encoded.splits)
+    reading, words = encoded.reading, encoded.words
   form = forms.form_of(data_flag, array_names[0], arrays[0], reading)
   if form.content != 'levels':
     return checked_dataset(
@@ -161,7 +169,7 @@ def arrays_dataset(
       class_names=class_names,
       array_names=array_names,
       form=form,
-    )
+    )._replace(words=words)
   scale = scale_of(arrays[0], reading.range)
   dataset = checked_dataset(
     data_flag,
@@ -182,6 +190,33 @@ def arrays_dataset(
       print(line, file=sys.stderr)
       break
   return dataset
+
+
+def _has_texts(data_flag, arrays, array_names, options):
+  """Whether the examples are texts.
+
+  Raises:
+    DataError: some are texts and others are not, or the knobs say otherwise.
+  """
+  are_texts = [texts.is_text(examples) for examples in arrays[::2]]
+  if options.tokenizer == texts.NONE and not any(are_texts):
+    return False
+  for name, examples, are_text in zip(
+    array_names[::2], arrays[::2], are_texts, strict=False
+  ):
+    if not are_text:
+      raise DataError(
+        f'{data_flag}: {name} is {np.asarray(examples).dtype} of shape '
+        f'{np.shape(examples)}, and not texts [M]; '
+        f'{flag("data.tokenizer", texts.NONE)} reads numbers.'
+      )
+  return True
+
+
+def _with_examples(arrays, examples_of_splits):
+  """The arrays with other examples, and the labels as they are."""
+  pairs = zip(examples_of_splits, arrays[1::2], strict=True)
+  return [array for pair in pairs for array in pair]
 
 
 def registered_dataset(
@@ -373,17 +408,28 @@ def _plain_array(values):
   return array.astype(str) if is_text else array
 
 
-def _numbered(data_flag, labels, label_names):
-  """Text labels as numbers, in the ascending order of the classes, and the classes."""
+def numbered(
+  data_flag: str, labels: Sequence[np.ndarray], label_names: Sequence[str]
+) -> tuple[list[np.ndarray], list[str]]:
+  """Text labels as numbers, in the ascending order of the classes, and the classes.
+
+  Args:
+    data_flag: flag of the data, for messages.
+    labels: the labels [M] of each split, training first, as text.
+    label_names: names of these arrays.
+
+  Raises:
+    DataError: a class is not in training.
+  """
   classes = np.unique(labels[0])
-  for texts, name in zip(labels, label_names, strict=False):
-    unseen_texts = texts[~np.isin(texts, classes)]
+  for label_texts, name in zip(labels, label_names, strict=False):
+    unseen_texts = label_texts[~np.isin(label_texts, classes)]
     if unseen_texts.size:
       raise DataError(
         f'{data_flag}: {name} holds {unseen_texts[0].item()!r}, a class that '
         f'{label_names[0]} has not; remove it.'
       )
-  numbers = [np.searchsorted(classes, texts) for texts in labels]
+  numbers = [np.searchsorted(classes, label_texts) for label_texts in labels]
   if classes.dtype.kind == 'S':
     classes = np.char.decode(classes, 'utf-8', 'backslashreplace')
   return numbers, classes.tolist()

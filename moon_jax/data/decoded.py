@@ -48,7 +48,7 @@ def _read(path):
   plain = {name: arrays.pop(name).tolist() for name in ('name', 'num_classes')}
   plain |= {
     name: tuple(arrays.pop(name).tolist())
-    for name in ('class_names', 'feature_names')
+    for name in ('class_names', 'feature_names', 'words')
     if name in arrays
   }
   return Dataset(**plain, **arrays)

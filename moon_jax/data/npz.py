@@ -9,6 +9,7 @@ from moon_jax.core import files
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
+from moon_jax.data import texts
 from moon_jax.data.dataset import (
   ARRAY_NAMES,
   NUM_REQUIRED,
@@ -31,7 +32,14 @@ NAMINGS = (
 
 
 def load_npz(
-  path: str, range: str = '', axes: str = '', normalize: str = 'auto'
+  path: str,
+  range: str = '',
+  axes: str = '',
+  normalize: str = 'auto',
+  tokenizer: str = texts.NONE,
+  vocabulary_size: int = 2000,
+  text_length: int | str = 'auto',
+  words: Sequence[str] = (),
 ) -> Dataset:
   """Loads the arrays train_x, train_y, test_x and test_y of a .npz file.
 
@@ -49,6 +57,10 @@ def load_npz(
     axes: axes of an example, such as 'TC' for signals; '': as `forms.form_of` says.
     normalize: 'auto', 'none', 'per_channel' or 'per_feature'; but for 'auto' pictures,
       too, keep their numbers.
+    tokenizer: see `texts.TextOptions`; the examples are text [M] then.
+    vocabulary_size: likewise.
+    text_length: likewise.
+    words: the vocabulary of a trained model; (): it is made of the training texts.
 
   Raises:
     DataError: the file or one of its arrays is missing or unusable.
@@ -69,6 +81,9 @@ def load_npz(
     class_names=class_names.tolist(),
     array_names=array_names,
     reading=Reading(range=range, axes=axes, normalize=normalize),
+    text_options=texts.TextOptions(
+      tokenizer, vocabulary_size, text_length, tuple(words)
+    ),
   )
   train_users, test_users = (arrays.get(name) for name in USER_ARRAYS)
   return users.named(data_flag, data, train_users, test_users)

@@ -13,7 +13,7 @@ from moon_jax.core.errors import KnobError, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
-from moon_jax.data import drawn_test
+from moon_jax.data import drawn_test, texts
 from moon_jax.data.dataset import arrays_dataset
 from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import assembled, users
@@ -74,6 +74,11 @@ def load_table(
   range: str = '',
   axes: str = '',
   normalize: str = 'auto',
+  text: str = '',
+  tokenizer: str = texts.NONE,
+  vocabulary_size: int = 2000,
+  text_length: int | str = 'auto',
+  words: Sequence[str] = (),
 ) -> Dataset:
   """Loads a table; a line of the output names the features.
 
@@ -90,20 +95,43 @@ def load_table(
     range: as in `npz.load_npz`.
     axes: '' or 'D'.
     normalize: as in `npz.load_npz`.
+    text: the column of texts, if `tokenizer` divides them into words; '': text,
+      sentence, ... Columns other than it, the label and the user are not used then,
+      and a line names them.
+    tokenizer: see `texts.TextOptions`; 'none': the columns are numbers.
+    vocabulary_size: likewise.
+    text_length: likewise.
+    words: the vocabulary of a trained model; (): it is made of the training texts.
 
   Raises:
     DataError: a file or a column is missing or unusable.
   """
   data_flag = flag('data.path', path)
-  if axes not in ('', 'D'):
+  reading = Reading(range=range, axes=axes, normalize=normalize)
+  text_options = texts.TextOptions(
+    tokenizer, vocabulary_size, text_length, tuple(words)
+  )
+  has_texts = tokenizer != texts.NONE
+  if has_texts:
+    texts.require_no_other_reading(reading)
+  elif axes not in ('', 'D'):
     raise KnobError('data.axes', axes, "must be D or '' for a table.")
+  if has_texts and categories:
+    raise KnobError('data.categories', categories, 'is for tables without texts.')
   train, test = _frames(data_flag, expand(path), test_fraction)
   label = assembled.label_name(data_flag, label, train.columns)
-  columns = _columns(data_flag, train, label, client, categories)
+  if has_texts:
+    text_columns = _text_columns(data_flag, train, text, label, client)
+  else:
+    columns = _columns(data_flag, train, label, client, categories)
   if test is None:
     kinds = train[client or label].tolist()
     is_test = drawn_test.is_test(kinds, test_fraction, test_seed)
     train, test = train[~is_test], train[is_test]
+  if has_texts:
+    return _texts_dataset(
+      data_flag, path, text_columns, (train, test), reading, text_options
+    )
   print(f'{data_flag}: features: {_named(columns.feature_names)}', file=sys.stderr)
   arrays = []
   for name, frame in (('training', train), ('test', test)):
@@ -115,7 +143,7 @@ def load_table(
     data_flag,
     pathlib.Path(path).stem,
     arrays,
-    reading=Reading(range=range, axes='D', normalize=normalize),
+    reading=reading._replace(axes='D'),
     array_names=(
       *('the training features', f'the training {label}'),
       *('the test features', f'the test {label}'),
@@ -134,6 +162,95 @@ def _named(feature_names: Sequence[str]) -> str:
   if len(feature_names) > _MOST_NAMES:
     names += f', ... ({len(feature_names):,} in all)'
   return names
+
+
+class _TextColumns(NamedTuple):
+  """The columns of a table of texts; client is '' if there are no users."""
+
+  text: str
+  label: str
+  client: str
+
+
+def _text_columns(data_flag, frame, text, label, client) -> _TextColumns:
+  """The columns of a table of texts.
+
+  Raises:
+    DataError: one of them is missing.
+  """
+  text = assembled.text_name(data_flag, text, frame.columns)
+  if client and client not in frame.columns:
+    raise _missing(data_flag, 'client', client, frame)
+  return _TextColumns(text=text, label=label, client=client)
+
+
+def _texts_dataset(data_flag, path, columns, frames, reading, text_options):
+  """The data set of a table with a column of texts."""
+  used_names = set(columns)
+  unused = [name for name in frames[0].columns if name not in used_names]
+  if unused:
+    print(f'{data_flag}: not used: the columns {listed(unused)}.', file=sys.stderr)
+  arrays = []
+  for name, frame in zip(('training', 'test'), frames, strict=True):
+    absent = used_names - {'', *frame.columns}
+    if absent:
+      raise DataError(
+        f'{data_flag}: the {name} rows lack the columns {listed(sorted(absent))}.'
+      )
+    owner = f'{data_flag}: the {name} rows'
+    arrays += [_texts_in(owner, frame, columns.text), _plain(frame, columns.label)]
+  dataset = arrays_dataset(
+    data_flag,
+    pathlib.Path(path).stem,
+    arrays,
+    reading=reading,
+    text_options=text_options,
+    array_names=(
+      *('the training texts', f'the training {columns.label}'),
+      *('the test texts', f'the test {columns.label}'),
+    ),
+  )
+  if not columns.client:
+    return dataset
+  ids = [_plain(frame, columns.client) for frame in frames]
+  return users.named(data_flag, dataset, train_users=ids[0], test_users=ids[1])
+
+
+def _texts_in(owner: str, frame: Any, name: str) -> np.ndarray:
+  """[M] the texts of a column, as objects."""
+  column = _complete(owner, frame, name).astype(object)
+  if not texts.is_text(column):
+    raise DataError(f'{owner}: {name!r} holds no texts.')
+  return column
+
+
+def read_texts(
+  owner: str, path: pathlib.Path, *, text: str, label: str
+) -> tuple[list[str], np.ndarray, np.ndarray | None]:
+  """Reads all rows of a file with texts, in their order, as a trained model takes them.
+
+  Args:
+    owner: flag of the file, for messages.
+    path: a .csv or .parquet file.
+    text: as in `load_table`.
+    label: as in `load_table`; the file may lack this column.
+
+  Returns:
+    The index of the table, as text; [M] the texts; and [M] the labels as text, None if
+    the table has none.
+
+  Raises:
+    DataError: the file cannot be read, has no rows, or lacks the texts.
+  """
+  frame = _read(owner, path)
+  if not len(frame):
+    raise DataError(f'{owner} has no rows.')
+  text = assembled.text_name(owner, text, frame.columns)
+  label_names = [label] if label else assembled.LABEL_NAMES
+  labels_there = [name for name in label_names if name in frame.columns]
+  labels = _plain(frame, labels_there[0]).astype(str) if labels_there else None
+  names = [str(name) for name in frame.index]
+  return names, _texts_in(f'{owner}: the rows', frame, text), labels
 
 
 def read_rows(
@@ -294,10 +411,13 @@ def _columns(
     _require_cells(data_flag, frame, name)
   if words := [name for name in numbers if not _holds_numbers(frame, name)]:
     proposed = ','.join([*category_names, *words])
+    as_texts = (
+      f'{flag("data.tokenizer", "wordpiece")} with {flag("data.text", words[0])}'
+    )
     raise DataError(
       f'{data_flag}: {listed(words)} hold no numbers; '
       f'{flag("data.categories", proposed)} makes a column of 0 and 1 of each of their '
-      'categories, or leave them out of the file.'
+      f'categories, {as_texts} reads texts, or leave them out of the file.'
     )
   columns = _Columns(
     label=label,

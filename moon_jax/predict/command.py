@@ -93,11 +93,12 @@ def predict(values: flags.FlagValues) -> str:
     num_classes=trained.about['num_classes'],
     class_names=tuple(trained.about['images'].get('class_names', ())),
     feature_names=tuple(trained.about['images'].get('feature_names', ())),
+    words=trained.words,
   )
   is_file_of_rows = (
     values.source == 'table'
     and not values.split
-    and bool(model.feature_names)
+    and bool(model.feature_names or model.words)
     and source.suffix in TABLE_SUFFIXES
     and os.path.isfile(source)
   )

@@ -29,7 +29,7 @@ from moon_jax.core.flags import option
 from moon_jax.core.outputs import MODEL_SUFFIXES, WEIGHT_SUFFIXES, any_of
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Form, Outputs, PyTree, Scale
-from moon_jax.data import forms, pickles, sources
+from moon_jax.data import forms, pickles, sources, texts
 from moon_jax.data.device import normalise
 from moon_jax.data.errors import one_line
 from moon_jax.data.scale import (
@@ -122,6 +122,11 @@ class Trained:
     return _form(self.about['images'])
 
   @property
+  def words(self) -> tuple[str, ...]:
+    """[V] the vocabulary of the run's texts; () if its examples were no texts."""
+    return tuple(self.about['images'].get('words', ()))
+
+  @property
   def data_digest(self) -> str:
     """SHA-256 of the run's data set, in hexadecimal."""
     return self.about['data_digest']
@@ -188,6 +193,13 @@ class Trained:
     """
     if self.form.content == 'levels':
       return self.grey_levels(arrays)
+    if texts.is_text(arrays):
+      arrays = texts.numbers_of(
+        arrays,
+        self.words,
+        tokenizer=self.config.data.tokenizer,
+        length=self.image_shape[0],
+      )
     return as_numbers(arrays, self.image_shape, self.form)
 
   def predict(self, images: np.ndarray) -> Predictions:
@@ -196,7 +208,8 @@ class Trained:
     Args:
       images: [M, H, W] or [M, H, W, C] of the size of the training images, and on their
         `scale`: numbers as in the run's data. They are normalised by the training
-        images' statistics. Other examples have the axes of the run's data.
+        images' statistics. Other examples have the axes of the run's data. Where these
+        were texts, they are [M] texts, or the numbers of their words.
 
     A UserWarning says so if these images use hardly any of the scale, as those divided
     by 255 once too often do.

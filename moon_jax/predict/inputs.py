@@ -40,6 +40,7 @@ class Model(NamedTuple):
     num_classes: Y.
     class_names: names of the classes; () if they have none.
     feature_names: names of the columns of a table; () if they have none.
+    words: the vocabulary of its texts; () if its examples were no texts.
   """
 
   config: Config
@@ -49,6 +50,7 @@ class Model(NamedTuple):
   num_classes: int
   class_names: tuple[str, ...]
   feature_names: tuple[str, ...] = ()
+  words: tuple[str, ...] = ()
 
   def number_of(self, name: str) -> int | None:
     """The number of a class by its name, or by its number if classes have no names."""
@@ -112,8 +114,12 @@ def split_of(source: str, where: str, split: str, model: Model) -> Inputs:
   knob = 'data.path' if part.has('files') else 'data.name'
   changes = {'data.source': source, knob: where, 'data.limit': 0}
   changes['data.trust_pickles'] = False
+  if model.words:
+    changes['data.text_length'] = model.shape[0]
   config = config_lib.validate(flatten(model.config) | changes)
-  dataset = load_data(DataOptions(config), may_download=False, trust_pickles=False)
+  dataset = load_data(
+    DataOptions(config), may_download=False, trust_pickles=False, words=model.words
+  )
   images, labels = {
     'test': (dataset.test_images, dataset.test_labels),
     'train': (dataset.train_images, dataset.train_labels),
@@ -153,6 +159,8 @@ def _rows(path, model):
     UsageError: the model was trained on no table, or this one does not fit it.
   """
   input_flag = option('input', str(path))
+  if model.words:
+    return _rows_of_texts(input_flag, path, model)
   if not model.feature_names:
     raise UsageError(
       f'{input_flag}: this model was trained on no table with names of columns.'
@@ -170,6 +178,17 @@ def _rows(path, model):
   if labels is not None:
     labels = _renumbered(labels, (), model, input_flag)
   return Inputs(names=rows.names, labels=labels, chunks=iter([rows.features]))
+
+
+def _rows_of_texts(input_flag, path, model):
+  """All texts of a table, in their order."""
+  data = model.config.data
+  names, texts, labels = table.read_texts(
+    input_flag, path, text=data.text, label=data.label
+  )
+  if labels is not None:
+    labels = _renumbered(labels, (), model, input_flag)
+  return Inputs(names=names, labels=labels, chunks=iter([texts]))
 
 
 def _arrays(path, model):

@@ -312,7 +312,7 @@ def describe_images(experiment: Experiment) -> Record:
 
   It is their shape, mean and deviation, the scale that they are taken on (or the form
   of other data), and the names of the classes and of a table's columns, if they have
-  names.
+  names, and the vocabulary of texts.
   """
   test = experiment.tests.examples
   description = {
@@ -329,6 +329,8 @@ def describe_images(experiment: Experiment) -> Record:
     description['class_names'] = list(experiment.data.class_names)
   if experiment.data.feature_names:
     description['feature_names'] = list(experiment.data.feature_names)
+  if experiment.data.words:
+    description['words'] = list(experiment.data.words)
   return description
 
 

@@ -14,8 +14,14 @@ from moon_jax.core.errors import did_you_mean, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset, Form, Scale
-from moon_jax.data import forms
-from moon_jax.data.dataset import Split, checked_dataset, flat, split_fault
+from moon_jax.data import forms, texts
+from moon_jax.data.dataset import (
+  Split,
+  checked_dataset,
+  flat,
+  numbered,
+  split_fault,
+)
 from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import users
 from moon_jax.data.forms import Reading
@@ -29,6 +35,7 @@ from moon_jax.data.scale import (
 
 # Usual names of images and labels, if the knobs name none: the first that is there.
 IMAGE_NAMES = ('pixels', 'image', 'img', 'images', 'x')
+TEXT_NAMES = ('text', 'sentence', 'content', 'tweet', 'x')
 LABEL_NAMES = ('label', 'fine_label', 'labels', 'y')
 
 
@@ -62,6 +69,8 @@ class Federation(NamedTuple):
     validation: a single user with the examples kept for validation, or nobody.
     scale: the scale that the images have in the source.
     form: what the arrays hold; they keep the axes of the source.
+    words: [V] the vocabulary, if the examples were texts; () otherwise.
+    feature_names: [D] names of the numbers of an example; () if the data have none.
   """
 
   data_flag: str
@@ -73,6 +82,8 @@ class Federation(NamedTuple):
   validation: Iterable[User] = ()
   scale: Scale = Scale()
   form: Form = Form()
+  words: tuple[str, ...] = ()
+  feature_names: tuple[str, ...] = ()
 
 
 class Examples(NamedTuple):
@@ -130,6 +141,11 @@ def label_name(owner: str, label: str, names: Iterable[str]) -> str:
   return _feature_name(owner, 'label', label, LABEL_NAMES, list(names))
 
 
+def text_name(owner: str, text: str, names: Iterable[str]) -> str:
+  """The name of the texts: that which is chosen by `data.text`, or a usual one."""
+  return _feature_name(owner, 'text', text, TEXT_NAMES, list(names))
+
+
 def _feature_name(owner, kind, chosen_name, usual_names, names):
   for name in (chosen_name,) if chosen_name else usual_names:
     if name in names:
@@ -158,6 +174,102 @@ def make_user(data_flag: str, name: int | str, images: Any, labels: Any) -> User
   if fault := split_fault(Split('images', images, 'labels', labels)):
     raise DataError(f'{owner}: {fault}.')
   return User(name, images, labels, owner)
+
+
+def make_text_user(
+  data_flag: str, name: int | str, user_texts: Sequence[str], labels: Any
+) -> User:
+  """A user whose examples are texts, for `with_words`.
+
+  Raises:
+    DataError: there are no examples, an example is no text, or there are not as many
+      labels.
+  """
+  owner = f'{data_flag}: client {printable(str(name))!r}'
+  with one_line(f'{owner} cannot be used'):
+    labels = flat(np.asarray(labels))
+  if not (len(user_texts) or labels.size):
+    raise DataError(f'{owner} has no examples; leave it out.')
+  if not texts.is_text(user_texts):
+    raise DataError(
+      f'{owner} has examples that are no texts; {flag("data.tokenizer", texts.NONE)} '
+      'reads numbers.'
+    )
+  if labels.ndim != 1 or len(labels) != len(user_texts):
+    raise DataError(
+      f'{owner} has {len(user_texts)} texts and labels of shape {labels.shape}, not '
+      f'[{len(user_texts)}].'
+    )
+  return User(name, np.array(user_texts, object), labels, owner)
+
+
+def with_words(federation: Federation, options: texts.TextOptions) -> Federation:
+  """The federation whose texts became words of one vocabulary; reads all users.
+
+  Labels that are characters, if the texts are divided into these, are classes with the
+  characters' numbers; other labels of text are numbered in ascending order.
+
+  Args:
+    federation: users with texts.
+    options: the knobs.
+
+  Raises:
+    DataError: the texts or the labels cannot be used.
+  """
+  data_flag = federation.data_flag
+  splits = [list(federation.train), list(federation.test), list(federation.validation)]
+  splits = [users for users in splits if users]
+  if len(splits) < 2:
+    return federation  # `joined` says that there is nobody
+  encoded = texts.encode(data_flag, [_joined_texts(users) for users in splits], options)
+  splits = [
+    [
+      user._replace(images=rows)
+      for user, rows in zip(users, _divided_among(users, split_rows), strict=True)
+    ]
+    for users, split_rows in zip(splits, encoded.splits, strict=True)
+  ]
+  federation = federation._replace(words=encoded.words)
+  if all(user.labels.dtype.kind == 'U' for users in splits for user in users):
+    labels = [np.concatenate([user.labels for user in users]) for users in splits]
+    are_words = options.tokenizer == texts.CHARACTERS and all(
+      (np.char.str_len(split_labels) == 1).all() for split_labels in labels
+    )
+    if are_words:
+      numbers, class_names = texts.class_numbers(data_flag, labels, encoded.words)
+    else:
+      names = [f'labels for {name}' for name in ('training', 'test', 'validation')]
+      numbers, class_names = numbered(data_flag, labels, names)
+    federation = federation._replace(
+      num_classes=len(class_names), class_names=class_names
+    )
+    splits = [
+      [
+        user._replace(labels=labels_of_user)
+        for user, labels_of_user in zip(
+          users, _divided_among(users, split_numbers), strict=True
+        )
+      ]
+      for users, split_numbers in zip(splits, numbers, strict=True)
+    ]
+  train, test, *validation = splits
+  for user in itertools.chain(*splits):
+    if fault := split_fault(Split('texts', user.images, 'labels', user.labels)):
+      raise DataError(f'{user.owner}: {fault}.')
+  federation = federation._replace(
+    train=train, test=test, validation=validation[0] if validation else ()
+  )
+  return on_one_scale(federation, encoded.reading)
+
+
+def _joined_texts(users_read):
+  return [text for user in users_read for text in user.images.tolist()]
+
+
+def _divided_among(users_read, rows):
+  """Each user's part of the rows of all."""
+  ends = np.cumsum([len(user.labels) for user in users_read])
+  return np.split(rows, ends[:-1])
 
 
 def each_once(data_flag: str, users_read: Iterable[User]) -> Iterator[User]:
@@ -293,6 +405,7 @@ def two_splits(
   read: Callable[[str, pathlib.Path, str], Iterable[User]],
   reading: Reading,
   float_range: tuple[float, float] = FLOAT_RANGE,
+  text_options: texts.TextOptions | None = None,
 ) -> Federation:
   """The federation in a folder.
 
@@ -301,6 +414,7 @@ def two_splits(
     read: (data_flag, folder, split) -> the users of a split.
     reading: how the arrays are read.
     float_range: the numbers of black and white in floats, if the dtype decides.
+    text_options: how texts become words, if the examples are texts.
   """
   data_flag = flag('data.path', path)
   folder = expand(path)
@@ -310,6 +424,8 @@ def two_splits(
     train=each_once(data_flag, read(data_flag, folder, 'train')),
     test=each_once(data_flag, read(data_flag, folder, 'test')),
   )
+  if text_options:
+    return with_words(federation, text_options)
   return on_one_scale(federation, reading, float_range)
 
 
@@ -365,5 +481,9 @@ def dataset_of(federation: Federation) -> Dataset:
     class_names=federation.class_names,
     form=federation.form,
     numbers_are_checked=True,
-  )._replace(scale=federation.scale)
+  )._replace(
+    scale=federation.scale,
+    words=federation.words,
+    feature_names=federation.feature_names,
+  )
   return users.named(data_flag, dataset, train.user_names, test.user_names)

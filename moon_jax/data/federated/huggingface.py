@@ -6,16 +6,18 @@ import logging
 import pathlib
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from moon_jax.core import files, paths
+from moon_jax.core.errors import KnobError, did_you_mean, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
-from moon_jax.data import drawn_test, split_names
+from moon_jax.data import drawn_test, split_names, texts
 from moon_jax.data.dataset import arrays_dataset
 from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import assembled
@@ -47,7 +49,9 @@ class _Columns(NamedTuple):
   """The columns of all splits.
 
   Attributes:
-    image: name of the column of the images.
+    image: name of the column of the images, or of other arrays or texts.
+    features: names of the columns of numbers, in their order, if the examples are rows
+      of these; () otherwise.
     label: name of the column of the labels.
     num_classes: Y; None if the labels do not say it.
     class_names: [Y]; [] if the labels have no names.
@@ -57,12 +61,29 @@ class _Columns(NamedTuple):
   """
 
   image: str
+  features: tuple[str, ...]
   label: str
   num_classes: int | None
   class_names: list[str]
   mode: str
   side: int
   shape: tuple[int, int, int] | None
+
+  @property
+  def of_examples(self) -> tuple[str, ...]:
+    """The names of the columns that an example is read from."""
+    return self.features or (self.image,)
+
+
+class _ColumnOptions(NamedTuple):
+  """The knobs that name columns; see `load_huggingface`."""
+
+  image: str
+  label: str
+  features: str
+  text: str
+  has_texts: bool
+  side: int
 
 
 class _UserRows(NamedTuple):
@@ -90,6 +111,14 @@ def load_huggingface(
   range: str = '',
   axes: str = '',
   normalize: str = 'auto',
+  features: str = '',
+  text: str = '',
+  tokenizer: str = texts.NONE,
+  vocabulary_size: int = 2000,
+  text_length: int | str = 'auto',
+  train_split: str = '',
+  test_split: str = '',
+  words: Sequence[str] = (),
 ) -> assembled.Federation | Dataset:
   """Loads splits of Hugging Face; users, if a column has their ids, in ascending order.
 
@@ -114,15 +143,35 @@ def load_huggingface(
     range: numbers of black and white in arrays, 'LOW,HIGH'; '': as in `npz.load_npz`.
     axes: as in `npz.load_npz`.
     normalize: as in `npz.load_npz`.
+    features: columns of numbers, with commas between, that are an example together; '*'
+      stands for all columns of numbers but the label and the user; '': the examples are
+      in one column.
+    text: the column of texts, if `tokenizer` divides them into words; '' stands for the
+      usual names.
+    tokenizer: see `texts.TextOptions`; 'none': the examples are no texts.
+    vocabulary_size: likewise.
+    text_length: likewise.
+    train_split: name of the training split; '' finds it.
+    test_split: name of the test split; '' finds it.
+    words: the vocabulary of a trained model; (): it is made of the training texts.
 
   Raises:
     DataError: it is no such folder, or lacks a split or a column.
   """
   data_flag = flag('data.path', path)
   reading = Reading(range=range, axes=axes, normalize=normalize)
-  splits = _opened(data_flag, path, label)
+  text_options = texts.TextOptions(
+    tokenizer, vocabulary_size, text_length, tuple(words)
+  )
+  has_texts = tokenizer != texts.NONE
+  if has_texts:
+    texts.require_no_other_reading(reading)
+  if features:
+    reading = reading._replace(axes=_axes_of_features(axes, features, has_texts))
+  splits = _opened(data_flag, path, label, {TRAIN: train_split, TEST: test_split})
   splits = _divided(data_flag, splits, client, label, test_fraction, test_seed)
-  columns = _columns(data_flag, splits[:3], image, label, image_size)
+  options = _ColumnOptions(image, label, features, text, has_texts, image_size)
+  columns = _columns(data_flag, splits[:3], client, options)
   name = expand(path).absolute().name
   read_train = _read(data_flag, TRAIN, splits.train, client, columns)
   read_test = _read(data_flag, TEST, splits.test, client, columns)
@@ -133,20 +182,31 @@ def load_huggingface(
     federation = assembled.Federation(
       data_flag=data_flag,
       name=name,
-      train=_users(data_flag, read_train),
-      test=_users(data_flag, read_test),
+      train=_users(data_flag, read_train, columns, reading, has_texts),
+      test=_users(data_flag, read_test, columns, reading, has_texts),
       num_classes=columns.num_classes,
       class_names=columns.class_names,
-      validation=_users(data_flag, read_validation) if read_validation else (),
+      validation=(
+        _users(data_flag, read_validation, columns, reading, has_texts)
+        if read_validation
+        else ()
+      ),
+      feature_names=columns.features,
     )
     _say(data_flag, splits.notice)
+    if has_texts:
+      return assembled.with_words(federation, text_options)
     return assembled.on_one_scale(federation, reading)
   arrays, array_names = [], []
   reads = {TRAIN: read_train, TEST: read_test, VALIDATION: read_validation}
   for split_name, read in reads.items():
     for _, images, labels in read or ():
-      arrays += [np.asarray(images), np.asarray(labels)]
-      array_names += [f'{columns.image} of {split_name}']
+      described = ', '.join(columns.of_examples)
+      arrays += [
+        _as_array(f'{data_flag}: {described} of {split_name}', images, reading),
+        np.asarray(labels),
+      ]
+      array_names += [f'{described} of {split_name}']
       array_names += [f'{columns.label} of {split_name}']
   dataset = arrays_dataset(
     data_flag,
@@ -156,9 +216,10 @@ def load_huggingface(
     num_classes=columns.num_classes,
     class_names=columns.class_names,
     array_names=array_names,
+    text_options=text_options,
   )
   _say(data_flag, splits.notice)
-  return dataset
+  return dataset._replace(feature_names=columns.features)
 
 
 def _say(data_flag, notice):
@@ -166,44 +227,96 @@ def _say(data_flag, notice):
     print(f'{data_flag}: {notice}', file=sys.stderr)
 
 
-def _users(data_flag, examples_by_user):
-  return assembled.each_once(
-    data_flag,
-    (
-      assembled.make_user(data_flag, name, images, labels)
-      for name, images, labels in examples_by_user
-    ),
+def _users(data_flag, examples_by_user, columns, reading, has_texts):
+  def made():
+    for name, examples, labels in examples_by_user:
+      if has_texts:
+        yield assembled.make_text_user(data_flag, name, examples, labels)
+        continue
+      owner = f'{data_flag}: client {printable(str(name))!r}'
+      described = f'{owner}: {", ".join(columns.of_examples)}'
+      images = _as_array(described, examples, reading)
+      yield assembled.make_user(data_flag, name, images, labels)
+
+  return assembled.each_once(data_flag, made())
+
+
+def _axes_of_features(axes: str, features: str, has_texts: bool) -> str:
+  """The axes of rows of columns, which are tables.
+
+  Raises:
+    KnobError: other knobs say that they are something else.
+  """
+  if has_texts:
+    raise KnobError('data.features', features, 'is for numbers, and these are texts.')
+  if axes not in ('', 'D'):
+    raise KnobError('data.axes', axes, f'must be D with {flag("data.features")}.')
+  return 'D'
+
+
+def _as_array(described: str, examples: Any, reading: Reading) -> np.ndarray:
+  """The examples of a column as one array; lists of words are filled up with -1.
+
+  Args:
+    described: flag of the data and name of the column, for messages.
+    examples: an array, or a list of arrays of perhaps several lengths, or of texts.
+    reading: how the arrays are read.
+
+  Raises:
+    DataError: lists are of several lengths, and no words.
+  """
+  if texts.is_text(examples):
+    return np.array(examples, object)
+  arrays = [np.asarray(example) for example in examples]
+  shapes = {array.shape for array in arrays}
+  if len(shapes) == 1:
+    return np.stack(arrays)
+  are_words = reading.axes == 'T' and all(
+    array.ndim == 1 and (array.dtype.kind in 'iu' or not array.size) for array in arrays
   )
+  if not are_words:
+    shortest, longest = min(shapes), max(shapes)
+    raise DataError(
+      f'{described} has rows of several lengths, {list(shortest)} and {list(longest)}; '
+      f'cut or fill them up to one. Lists of words, which are integers, are filled up '
+      f'with -1 by {flag("data.axes", "T")}.'
+    )
+  rows = np.full((len(arrays), max(map(len, arrays))), -1, np.int64)
+  for row, array in zip(rows, arrays, strict=True):
+    row[: len(array)] = array
+  return rows
 
 
 # --- the splits -----------------------------------------------------------------------
 
 
-def _opened(data_flag, path, label) -> _Splits:
-  """The splits of the folder."""
+def _opened(data_flag, path, label, names_by_role) -> _Splits:
+  """The splits of the folder; `names_by_role` has those that are named by knobs."""
   datasets = assembled.package('huggingface', 'datasets')
   folder = expand(path).absolute()
   with one_line(f'{data_flag} must be a folder {_REQUIREMENT}'):
     logging.getLogger('datasets').setLevel(logging.ERROR)
     names = [path.parent.name for path in folder.glob(f'*/{_SPLIT_STATE}')]
     if names:
-      chosen = _chosen(names)
+      chosen = _chosen(names, names_by_role)
       opened = {name: _saved(datasets, folder / name) for name in chosen.names}
     elif (folder / _SPLIT_STATE).exists():  # a Dataset, not a DatasetDict
       chosen = _Chosen(folder.name, None, None, [])
       opened = {folder.name: _saved(datasets, folder)}
     else:
       files_by_split = _parquet_splits(folder)
-      chosen = _chosen(files_by_split)
+      chosen = _chosen(files_by_split, names_by_role)
       opened = {
         name: _of_parquet(datasets, name, files_by_split[name]) for name in chosen.names
       }
     for split in opened.values():
       split.data.validate(full=True)  # pyarrow aborts the process on damage met later
   notices, not_used = [], chosen.others
-  if split_names.parse(chosen.train).role in (TEST, VALIDATION):
+  train_role = split_names.parse(chosen.train).role
+  if train_role in (TEST, VALIDATION) and not names_by_role[TRAIN]:
     notices.append(f'{chosen.train!r}, the only split, for training')
-  if chosen.test and not split_names.is_called_test(chosen.test):
+  is_evident = names_by_role[TEST] or split_names.is_called_test(chosen.test or TEST)
+  if chosen.test and not is_evident:
     notices.append(f'{chosen.test!r} for test')
   test, validation = opened.get(chosen.test), opened.get(chosen.validation)
   if test is not None and _is_unlabelled(test, label):
@@ -240,36 +353,60 @@ class _Chosen(NamedTuple):
     return [name for name in self[:3] if name is not None]
 
 
-def _chosen(names: Iterable[str]) -> _Chosen:
+def _chosen(
+  names: Iterable[str], names_by_role: Mapping[str, str] = MappingProxyType({})
+) -> _Chosen:
   """The split of each role; one that is called like the role comes first.
 
+  Args:
+    names: names of all splits.
+    names_by_role: TRAIN and TEST -> the split that a knob names; '' if it names none.
+
   Raises:
-    ValueError: no split is for training, or several are for one role.
+    ValueError: no split is for training, several are for one role, or a named one is
+      missing.
   """
   names = sorted(names)
+  for role, name in names_by_role.items():
+    if name and name not in names:
+      raise ValueError(
+        f'it has no split {name!r} of {flag(f"data.{role}_split")}; it has '
+        f'{listed(names)}{did_you_mean(name, names)}'
+      )
+  is_named = any(names_by_role.values())
   roles = split_names.roles(names)
+  for role, name in names_by_role.items():
+    if name:
+      roles = {other: '' if roles[other] == role else roles[other] for other in names}
+  roles |= {name: role for role, name in names_by_role.items() if name}
   chosen_names = {}
   for role in (TRAIN, TEST, VALIDATION):
     same_role = [name for name in names if roles[name] == role]
-    if role in names:
+    if role in same_role:
       same_role = [role]
     if len(same_role) > 1:
       raise ValueError(
         f'of its splits {listed(names)}, {" and ".join(same_role)} would each be the '
-        f'{role} split; call one of them {role!r}'
+        f'{role} split; {_remedy_for_several(role)}'
       )
     chosen_names[role] = same_role[0] if same_role else None
-  if len(names) == 1:  # what there is, is trained on and divided
+  if len(names) == 1 and not is_named:  # what there is, is trained on and divided
     chosen_names = {TRAIN: names[0], TEST: None, VALIDATION: None}
   if chosen_names[TRAIN] is None:
     raise ValueError(
-      f'none of its splits, {listed(names)}, is called {TRAIN!r}; rename the one for '
-      'training'
+      f'none of its splits, {listed(names)}, is called {TRAIN!r}; '
+      f'{flag("data.train_split", "NAME")} names the one for training'
     )
   return _Chosen(
     **chosen_names,
     others=[name for name in names if name not in chosen_names.values()],
   )
+
+
+def _remedy_for_several(role):
+  if role == VALIDATION:
+    return f'call one of them {role!r}'
+  return f'{flag(f"data.{role}_split", "NAME")} names one'
 
 
 def _is_unlabelled(split, label):
@@ -425,10 +562,23 @@ def _require_all_parts(split, names):
 # --- the columns ----------------------------------------------------------------------
 
 
-def _columns(data_flag, splits, image, label, side) -> _Columns:
+def _columns(data_flag, splits, client, options) -> _Columns:
   splits = [split for split in splits if split is not None]
-  features = splits[0].features
-  image, label = assembled.feature_names(data_flag, image, label, features)
+  features, side = splits[0].features, options.side
+  label = assembled.label_name(data_flag, options.label, features)
+  numbers, image = (), ''
+  if options.features:
+    numbers = _columns_of_numbers(data_flag, features, options.features, label, client)
+  elif options.has_texts:
+    image = assembled.text_name(data_flag, options.text, features)
+  else:
+    image, _ = assembled.feature_names(data_flag, options.image, label, features)
+    if _is_text(features[image]):
+      raise DataError(
+        f'{data_flag}: the column {image!r} has texts; '
+        f'{flag("data.tokenizer", "wordpiece")} reads them as words, '
+        f'{flag("data.tokenizer", texts.CHARACTERS)} as characters.'
+      )
   label_feature = _of_one_label(features[label])
   class_names = _class_names(label_feature)
   for split in splits[1:]:
@@ -443,13 +593,14 @@ def _columns(data_flag, splits, image, label, side) -> _Columns:
       f'{data_flag}: the column {label!r} is {label_feature.dtype}; in Python, '
       f"cast_column({label!r}, datasets.Value('int64')) makes it integers."
     )
-  if side and not _is_encoded(features[image]):
+  column = features.get(image)
+  if side and not _is_encoded(column):
     raise DataError(
       f'{data_flag}: the column {image!r} has arrays, and only pictures are resized: '
       f'drop {flag("data.image_size")}.'
     )
   with one_line(f'{data_flag}: the column {image!r} cannot be read'):
-    mode = getattr(features[image], 'mode', None)
+    mode = getattr(column, 'mode', None)
     mode = mode or common_mode(_pictures(splits, image))
     shape = None
     with contextlib.suppress(Exception):  # reading its row says what is wrong
@@ -457,6 +608,7 @@ def _columns(data_flag, splits, image, label, side) -> _Columns:
       shape = decode_picture(first_picture, mode, upright=True, side=side).shape
   return _Columns(
     image=image,
+    features=numbers,
     label=label,
     num_classes=_num_classes(label_feature),
     class_names=class_names or [],
@@ -464,6 +616,58 @@ def _columns(data_flag, splits, image, label, side) -> _Columns:
     side=side,
     shape=shape,
   )
+
+
+def _columns_of_numbers(data_flag, features, chosen, label, client) -> tuple[str, ...]:
+  """The names of the columns of numbers; a line tells them if '*' stands for all.
+
+  Raises:
+    DataError: a column is missing, or has no numbers.
+  """
+  if chosen == '*':
+    names = [
+      name
+      for name, feature in features.items()
+      if name not in (label, client) and _is_number(feature)
+    ]
+    others = sorted({*features} - {*names, label, client})
+    unused = f'; not used: {listed(others)}' if others else ''
+    print(f'{data_flag}: features: {listed(names)}{unused}', file=sys.stderr)
+  else:
+    names = [name.strip() for name in chosen.split(',') if name.strip()]
+  for name in names:
+    if name not in features:
+      hint = did_you_mean(name, features)
+      raise DataError(
+        f'{data_flag} has no column {name!r} of {flag("data.features", chosen)}; it '
+        f'has {listed(features)}.{hint}'
+      )
+    if name in (label, client):
+      raise DataError(
+        f'{flag("data.features", chosen)} has {name!r}, which is the '
+        f'{"label" if name == label else "user"}: leave it out.'
+      )
+    if not _is_number(features[name]):
+      raise DataError(
+        f'{data_flag}: the column {name!r} of {flag("data.features", chosen)} holds no '
+        f'numbers, but {features[name]}; leave it out.'
+      )
+  if not names:
+    raise DataError(
+      f'{data_flag} has no columns of numbers for {flag("data.features")}.'
+    )
+  return tuple(names)
+
+
+def _is_number(feature):
+  """Whether a column has one number, or true or false, in each row."""
+  dtype = str(getattr(feature, 'dtype', ''))
+  is_plain = type(feature).__name__ == 'Value'
+  return is_plain and re.fullmatch(r'bool|u?int\d+|float\d+', dtype) is not None
+
+
+def _is_text(feature):
+  return str(getattr(feature, 'dtype', '')) in ('string', 'large_string')
 
 
 def _of_one_label(feature):
@@ -514,19 +718,19 @@ def _undecoded(split, image):
 def _read(data_flag, split_name, split, client, columns):
   """The name of each user ('' stands for all examples), the images and the labels."""
   datasets = assembled.package('huggingface', 'datasets')
-  image, label = columns.image, columns.label
-  names = [name for name in (client, image, label) if name]
+  label = columns.label
+  names = [name for name in (client, *columns.of_examples, label) if name]
   if missing := set(names) - set(split.features):
     raise _missing_column(data_flag, min(missing), split)
-  is_encoded = _is_encoded(split.features[image])
+  is_encoded = _is_encoded(split.features.get(columns.image))
   if is_encoded:
-    split = _undecoded(split, image)
+    split = _undecoded(split, columns.image)
   for name in names:
     # Decoding would open what a path in the column names.
     if datasets.features.features.require_decoding(split.features[name]):
       raise DataError(f'{data_flag}: the column {name!r} is {split.features[name]}.')
   users = _user_rows(data_flag, split, client)
-  split = split.select_columns([image, label])
+  split = split.select_columns([*columns.of_examples, label])
   if not is_encoded:
     split = split.with_format('numpy')
   starts = [0, *users.ends]
@@ -534,13 +738,24 @@ def _read(data_flag, split_name, split, client, columns):
     with one_line(f'{data_flag}: the examples of {name!r} cannot be read'):
       rows = users.rows[start:end]
       examples = split[rows.tolist()]
-      images, labels = examples[image], list(examples[label])
+      images, labels = _examples_of(examples, columns), list(examples[label])
       for i, row in enumerate(rows):
         with one_line(f'{data_flag}: row {row} of {split_name} cannot be used'):
           labels[i] = _one_label(labels[i], columns.num_classes)
           if is_encoded:
             images[i] = _decoded(images[i], columns)
     yield name, images, labels
+
+
+def _examples_of(examples, columns):
+  """The arrays, texts or encoded pictures of some rows; columns become [n, D]."""
+  if columns.features:
+    return np.stack(
+      [np.asarray(examples[name], np.float64) for name in columns.features], axis=1
+    )
+  if texts.is_text(examples[columns.image]):
+    return [str(text) for text in examples[columns.image]]
+  return list(examples[columns.image])
 
 
 def _one_label(label, num_classes):

@@ -3,50 +3,92 @@
 import functools
 import json
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from moon_jax.core import files
 from moon_jax.core.errors import printable
+from moon_jax.core.flags import flag
+from moon_jax.data import texts
 from moon_jax.data.errors import DataError, one_line
 from moon_jax.data.federated import assembled
 from moon_jax.data.forms import Reading
 
+# Of a tweet in Sent140, LEAF keeps id, date, query, user, text and whether it trains.
+_TWEET_FIELDS, _TEXT_FIELD = 6, 4
+
 
 def load_leaf(
-  path: str, range: str = '', axes: str = '', normalize: str = 'auto'
+  path: str,
+  range: str = '',
+  axes: str = '',
+  normalize: str = 'auto',
+  tokenizer: str = texts.NONE,
+  vocabulary_size: int = 2000,
+  text_length: int | str = 'auto',
+  words: Sequence[str] = (),
 ) -> assembled.Federation:
   """Loads LEAF's files; users are in the order of the files.
 
   Args:
     path: the folder that holds train/ and test/. Images are rows of grey levels
-      (FEMNIST), or of three colours, and square.
+      (FEMNIST), or of three colours, and square. Texts are those of Shakespeare, with
+      the next character as the label, or the tweets of Sent140.
     range: numbers of black and white, 'LOW,HIGH'; '': as in `npz.load_npz`.
     axes: as in `npz.load_npz`.
     normalize: as in `npz.load_npz`.
+    tokenizer: see `texts.TextOptions`; 'none': the examples are numbers.
+    vocabulary_size: likewise.
+    text_length: likewise.
+    words: the vocabulary of a trained model; (): it is made of the training texts.
 
   Raises:
     DataError: also when read: a file is missing, damaged or laid out in another way, or
-      holds text (the names of CelebA's files, Shakespeare).
+      holds the names of CelebA's files.
   """
-  read = functools.partial(_read, has_pictures=not axes)
-  return assembled.two_splits(
-    path, read, Reading(range=range, axes=axes, normalize=normalize)
-  )
+  reading = Reading(range=range, axes=axes, normalize=normalize)
+  if tokenizer == texts.NONE:
+    read = functools.partial(_read_arrays, has_pictures=not axes)
+    return assembled.two_splits(path, read, reading)
+  texts.require_no_other_reading(reading)
+  options = texts.TextOptions(tokenizer, vocabulary_size, text_length, tuple(words))
+  return assembled.two_splits(path, _read_texts, reading, text_options=options)
 
 
-def _read(data_flag, folder, split, *, has_pictures):
+def _read_arrays(data_flag, folder, split, *, has_pictures):
+  """The users of a split, whose examples are numbers."""
+  for name, x, y in _read(data_flag, folder, split):
+    with one_line(f'{data_flag}: client {printable(name)!r} cannot be used'):
+      images, labels = np.asarray(x), np.asarray(y)
+    if images.dtype.kind in 'US':
+      raise DataError(
+        f'{data_flag}: client {printable(name)!r} has texts. If they are to be read, '
+        f'{flag("data.tokenizer", texts.CHARACTERS)} or '
+        f'{flag("data.tokenizer", "wordpiece")} says how; the names of files, as in '
+        'CelebA, are no examples.'
+      )
+    if has_pictures:
+      images = _square_images(images)
+    yield assembled.make_user(data_flag, name, images, labels)
+
+
+def _read_texts(data_flag, folder, split):
+  """The users of a split, whose examples are texts or tweets."""
+  for name, x, y in _read(data_flag, folder, split):
+    user_texts = [_text_of(example) for example in x]
+    yield assembled.make_text_user(data_flag, name, user_texts, y)
+
+
+def _read(data_flag, folder, split):
+  """The name, the examples and the labels of each user, as they are in JSON."""
   requirement = f"{data_flag} must be a folder with LEAF's {split}/*.json"
   for path in assembled.files_in(requirement, folder / split, '*.json'):
     with one_line(f"{data_flag}: {split}/{path.name} is no JSON of LEAF's users"):
       content = json.loads(files.contents(path), object_hook=_unchanged)
       for name in content['users']:
         examples = content['user_data'][name]
-        images = np.asarray(examples['x'])
-        if has_pictures:
-          images = _square_images(data_flag, name, images)
-        labels = np.asarray(examples['y'])
-        yield assembled.make_user(data_flag, str(name), images, labels)
+        yield str(name), examples['x'], examples['y']
 
 
 def _unchanged(user):
@@ -54,12 +96,15 @@ def _unchanged(user):
   return user
 
 
-def _square_images(data_flag, name, rows):
+def _text_of(example):
+  """The text of an example: itself, or that of a tweet."""
+  if isinstance(example, list) and len(example) == _TWEET_FIELDS:
+    return example[_TEXT_FIELD]
+  return example
+
+
+def _square_images(rows):
   """[n, pixels] -> [n, side, side] or [n, side, side, 3]; other arrays unchanged."""
-  if rows.dtype.kind in 'US':
-    raise DataError(
-      f'{data_flag}: client {printable(str(name))!r} has text where images are needed.'
-    )
   if rows.ndim != 2:
     return rows
   num_pixels = rows.shape[1]

@@ -1,0 +1,312 @@
+"""Texts become words of one vocabulary, which the run keeps, or are refused."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import moon_jax
+from moon_jax.core.errors import ExitCode, KnobError, UsageError
+from moon_jax.data import texts
+from moon_jax.data.errors import DataError
+from moon_jax.predict.command import main as predict
+from tests.data.federations import load
+from tests.refusals import refused
+
+datasets = pytest.importorskip('datasets', reason='datasets is missing')
+pandas = pytest.importorskip('pandas', reason='pandas is missing')
+pytest.importorskip('tokenizers', reason='tokenizers is missing')
+
+pytestmark = pytest.mark.usefixtures('quick_runs')
+
+GOOD = ['a good day', 'good, very good', 'what a good film!', 'Good.']
+BAD = ['a bad day', 'bad, very bad', 'what a bad film!', 'Bad.']
+REVIEWS = [*GOOD, *BAD] * 3
+MOODS = ['good'] * 4 + ['bad'] * 4
+USERS = ['ann'] * 12 + ['bob'] * 12
+
+
+def review_frame():
+  return pandas.DataFrame({'text': REVIEWS, 'mood': MOODS * 3, 'person': USERS})
+
+
+def table_knobs(path):
+  frame = review_frame()
+  frame.to_csv(path, index=False)
+  return {
+    'data.source': 'table',
+    'data.path': str(path),
+    'data.label': 'mood',
+    'data.client': 'person',
+    'data.test_fraction': 0.25,
+    'data.tokenizer': 'wordpiece',
+  }
+
+
+def write_leaf(folder, users_by_split):
+  """Files as LEAF writes them: split -> user -> examples and labels."""
+  for split, users in users_by_split.items():
+    (folder / split).mkdir(parents=True)
+    user_data = {name: {'x': x, 'y': y} for name, (x, y) in users.items()}
+    content = {'users': list(users), 'user_data': user_data}
+    content['num_samples'] = [len(y) for _, y in users.values()]
+    (folder / split / 'all.json').write_text(json.dumps(content))
+  return {
+    'data.source': 'leaf',
+    'data.path': str(folder),
+    'data.tokenizer': 'characters',
+  }
+
+
+PLAY = {
+  'train': {
+    'HAMLET': (['to be', 'o be '], [' ', 'o']),
+    'GHOST': (['mark '], ['m']),
+  },
+  'test': {'HAMLET': (['be to', 'bex t'], ['o', 'z'])},
+}
+
+
+def test_next_characters_of_shakespeare_are_classes_of_the_vocabulary(tmp_path, capsys):
+  data = load(write_leaf(tmp_path, PLAY))
+  words = (texts.UNKNOWN, *sorted(set('to beo be mark ')))
+  assert data.words == words
+  assert data.class_names == words
+  assert data.num_classes == len(words)
+
+  def read(rows):
+    return [''.join(words[n] if n else '?' for n in row) for row in rows.tolist()]
+
+  # Users are numbered in the order of their names.
+  assert read(data.train_images) == ['to be', 'o be ', 'mark ']
+  assert data.clients[data.train_clients].tolist() == ['HAMLET', 'HAMLET', 'GHOST']
+  assert [words[label] for label in data.train_labels] == [' ', 'o', 'm']
+  # x and z occur in the test alone.
+  assert read(data.test_images) == ['be to', 'be? t']
+  assert data.test_labels.tolist() == [words.index('o'), 0]
+  told = capsys.readouterr().err
+  assert '1 labels are not in the vocabulary' in told
+  assert '1 of 10 characters of the test are unknown' in told
+  assert (data.form.kind, data.form.vocabulary) == ('words', len(words))
+
+
+def test_tweets_of_sent140_are_their_texts(tmp_path):
+  def tweets(user_texts):
+    return [['1', 'Mon', 'NO_QUERY', 'me', text, 'training'] for text in user_texts]
+
+  users = {'me': (tweets(GOOD + BAD), [1] * 4 + [0] * 4)}
+  knobs = write_leaf(tmp_path, {'train': users, 'test': users})
+  data = load(knobs, tokenizer='wordpiece', text_length=3)
+  assert data.train_images.shape == (8, 3)
+  assert data.num_classes == 2
+  good = data.words.index('good')
+  np.testing.assert_array_equal((data.train_images[:4] == good).any(1), True)
+  # 'good.' is shorter than three words.
+  assert data.train_images[3].tolist() == [good, data.words.index('.'), -1]
+
+
+def test_texts_of_leaf_need_a_tokenizer_and_nothing_else(tmp_path):
+  knobs = write_leaf(tmp_path, PLAY)
+  with refused(DataError, 'has texts. If they are to be read'):
+    load(knobs, tokenizer='none')
+  with refused(KnobError, 'is for numbers, and these are texts'):
+    load(knobs, range='0,9')
+  for user in ([[1.0, 2.0]], [['a'], ['b', 'c']]):
+    folder = tmp_path / f'of_{len(user)}'
+    users = {'one': (user, [0] * len(user))}
+    knobs = write_leaf(folder, {'train': users, 'test': users})
+    with refused(DataError, "client 'one' has examples that are no texts"):
+      load(knobs)
+
+
+def hub(folder, **splits):
+  datasets.DatasetDict(splits).save_to_disk(folder)
+  return {'data.source': 'huggingface', 'data.path': str(folder), 'data.client': ''}
+
+
+def of_reviews(rows=slice(None), labels=None):
+  content = {'sentence': REVIEWS[rows], 'label': labels or (MOODS * 3)[rows]}
+  return datasets.Dataset.from_dict(content | {'person': USERS[rows]})
+
+
+def test_a_column_of_texts_is_read_with_and_without_users(tmp_path):
+  training = of_reviews()
+  knobs = hub(tmp_path / 'it', train=training, test=of_reviews(slice(0, 8)))
+  with refused(DataError, 'name its image by --config.data.image'):
+    load(knobs)
+  with refused(DataError, "the column 'sentence' has texts; --config.data.tokenizer="):
+    load(knobs, image='sentence')
+  data = load(knobs, tokenizer='wordpiece')
+  with_users = load(knobs, tokenizer='wordpiece', client='person')
+  assert data.class_names == with_users.class_names == ('bad', 'good')
+  assert data.words == with_users.words
+  np.testing.assert_array_equal(data.train_images, with_users.train_images)
+  np.testing.assert_array_equal(data.train_labels, with_users.train_labels)
+  assert with_users.clients.tolist() == ['ann', 'bob']
+
+
+def test_words_are_those_of_the_package(tmp_path):
+  """The numbers are what the package itself gives with the vocabulary that is kept."""
+  import tokenizers
+
+  data = load(
+    hub(tmp_path / 'it', train=of_reviews(), test=of_reviews()),
+    tokenizer='wordpiece',
+    vocabulary_size=30,
+  )
+  assert len(data.words) == 30
+  every_word = (*data.words, '[SEP]', '[CLS]')  # the package wants these two
+  vocabulary = {word: number for number, word in enumerate(every_word)}
+  plain = tokenizers.BertWordPieceTokenizer(vocabulary, unk_token=texts.UNKNOWN)
+  for row, text in zip(data.train_images, REVIEWS, strict=True):
+    ids = plain.encode(text, add_special_tokens=False).ids
+    np.testing.assert_array_equal(row[row >= 0], ids)
+
+
+def test_equal_texts_give_equal_vocabularies_in_every_process(tmp_path):
+  """The package numbers letters in a random order, unless it is told which."""
+  program = (
+    'from moon_jax.data import texts\n'
+    'import tokenizers\n'
+    "words = [f'{a}{b}{c}' for a in 'klmnop' for b in 'aeiou' for c in 'stuvw']\n"
+    "options = texts.TextOptions('wordpiece', vocabulary_size=60)\n"
+    'print(texts._vocabulary(tokenizers, words, options))\n'
+  )
+  printed = {
+    subprocess.run(
+      [sys.executable, '-c', program], capture_output=True, text=True, check=True
+    ).stdout
+    for _ in range(3)
+  }
+  assert len(printed) == 1
+
+
+def test_columns_of_numbers_are_an_example_together(tmp_path, capsys):
+  columns = {'age': [1, 2, 3, 4], 'smokes': [True, False] * 2, 'dose': [0.5, 1.5] * 2}
+  columns |= {'note': ['x'] * 4, 'label': [0, 1] * 2}
+  split = datasets.Dataset.from_dict(columns)
+  knobs = hub(tmp_path / 'it', train=split, test=split)
+  data = load(knobs, features='*')
+  assert 'features: age, smokes, dose; not used: note' in capsys.readouterr().err
+  expected = [[1, 1, 0.5], [2, 0, 1.5], [3, 1, 0.5], [4, 0, 1.5]]
+  np.testing.assert_array_equal(data.train_images, expected)
+  assert data.feature_names == ('age', 'smokes', 'dose')
+  assert data.form.kind == 'table'
+  with refused(DataError, 'age of train is int64 of shape .4,., and not texts'):
+    load(knobs, tokenizer='wordpiece', text='age')
+  chosen = load(knobs, features='dose,age')
+  np.testing.assert_array_equal(chosen.train_images, np.array(expected)[:, [2, 0]])
+  for features, words in (
+    ('aeg', "no column 'aeg' of .*Did you mean 'age'"),
+    ('note', "'note' of .* holds no numbers"),
+    ('age,label', "has 'label', which is the label"),
+  ):
+    with refused(DataError, words):
+      load(knobs, features=features)
+
+
+def test_lists_of_words_are_filled_up_and_other_lists_are_refused(tmp_path):
+  content = {'x': [[3, 1], [2], [5, 6, 7], [0]], 'label': [0, 1, 0, 1]}
+  split = datasets.Dataset.from_dict(content)
+  knobs = hub(tmp_path / 'words', train=split, test=split)
+  data = load(knobs, axes='T')
+  assert data.train_images.tolist() == [[3, 1, -1], [2, -1, -1], [5, 6, 7], [0, -1, -1]]
+  with refused(DataError, r"several lengths, \[1\] and \[3\].*data.axes='T'"):
+    load(knobs)
+  split = datasets.Dataset.from_dict({'x': [[0.5], [0.5, 1]], 'label': [0, 1]})
+  knobs = hub(tmp_path / 'numbers', train=split, test=split)
+  with refused(DataError, 'several lengths'):
+    load(knobs, axes='T')
+
+
+def test_splits_are_chosen_by_their_names(tmp_path):
+  def split(labels):
+    return datasets.Dataset.from_dict({'x': [[i] for i in labels], 'label': labels})
+
+  knobs = hub(
+    tmp_path / 'it',
+    train=split([0, 1]),
+    train_clean=split([0, 1, 1]),
+    test=split([0]),
+    test_other=split([1]),
+  )
+  chosen = load(knobs, axes='D', train_split='train_clean', test_split='test_other')
+  assert (len(chosen.train_labels), chosen.test_labels.tolist()) == (3, [1])
+  usual = load(knobs, axes='D')
+  assert (len(usual.train_labels), usual.test_labels.tolist()) == (2, [0])
+  with refused(DataError, "no split 'tests' of --config.data.test_split.*'test'"):
+    load(knobs, axes='D', test_split='tests')
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory, quick_runs):
+  """A run on texts of a table with users."""
+  folder = tmp_path_factory.mktemp('texts')
+  knobs = table_knobs(folder / 'reviews.csv') | {
+    'partition.name': 'natural',
+    'partition.min_size': 1,
+    'model': 'gru',
+    'algorithm': 'fedavg',
+    'num_rounds': 2,
+    'logger': '',
+    'execution.devices': 1,
+  }
+  moon_jax.run(moon_jax.load_config('configs/base.py', knobs), folder / 'run')
+  return folder / 'run'
+
+
+def test_a_run_keeps_its_vocabulary_for_predictions(run, tmp_path, capsys):
+  trained = moon_jax.load(run)
+  words, labels = trained.test_data()
+  # With other texts a vocabulary that is made anew would have other numbers.
+  new_texts = ['what a good day', 'zebra', '']
+  logits = trained.predict(new_texts).logits
+  number = {word: place for place, word in enumerate(trained.words)}
+  rows = np.full((3, words.shape[1]), -1)
+  rows[0, :4] = [number[word] for word in new_texts[0].split()]
+  rows[1:, 0] = 0
+  np.testing.assert_array_equal(trained.predict(rows).logits, logits)
+  trained.save(tmp_path / 'it.safetensors')
+  of_file = moon_jax.load(tmp_path / 'it.safetensors').predict(new_texts)
+  np.testing.assert_array_equal(of_file.logits, logits)
+
+  frame = pandas.DataFrame({'note': [1, 2, 3], 'text': new_texts})
+  frame['text'] = frame['text'].replace('', 'day good a what')
+  path = tmp_path / 'new.csv'
+  frame.to_csv(path, index=False)
+  assert predict([f'--workdir={run}', f'--input={path}']) == ExitCode.DONE
+  with open(tmp_path / 'new_predictions.csv', newline='') as file:
+    predicted = [row['predicted'] for row in csv.DictReader(file)]
+  classes = np.array(['bad', 'good'])[trained.predict(frame.text.tolist()).labels]
+  assert predicted == classes.tolist()
+
+  # Of another table, whose own vocabulary would be another.
+  other = review_frame().head(12)
+  other.text = [f'zebra {text}' for text in other.text]
+  other.to_csv(tmp_path / 'other.csv', index=False)
+  words = [f'--workdir={run}', '--source=table', f'--input={tmp_path}/other.csv']
+  output = tmp_path / 'predicted.csv'
+  assert predict([*words, '--split=train', f'--output={output}']) == ExitCode.DONE
+  with open(output, newline='') as file:
+    rows = list(csv.DictReader(file))
+  assert len(rows) == 9
+  every_logit = trained.predict(other.text.tolist()).logits
+  powers = np.exp(every_logit)
+  possible = {f'{p:.5f}' for p in (powers / powers.sum(1, keepdims=True))[:, 1]}
+  assert {f'{float(row["probability of good"]):.5f}' for row in rows} <= possible
+  del labels
+  capsys.readouterr()
+
+
+def test_a_model_of_numbers_takes_no_texts(run, tmp_path):
+  with refused(UsageError, r'needs \[M, 5\]|is float64'):
+    moon_jax.load(run).predict(np.zeros((2, 2)))
+
+
+def test_without_the_package_one_line_says_how_to_install_it(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'tokenizers', None)
+  with refused(DataError, r"need the package tokenizers: pip install '\.\[texts\]'"):
+    load(table_knobs(tmp_path / 'reviews.csv'))
