@@ -454,6 +454,31 @@ def test_pipes_and_devices_in_place_of_arrays(tmp_path):
         files.opened(name)
 
 
+@pytest.mark.slow
+def test_folders_that_are_nested_deeply(copy_of, tmp_path, capsys):
+  """Deeper than Python calls functions: 1100 folders, each in the other."""
+  deep = tmp_path / 'deep'
+  deep.mkdir()
+  with contextlib.chdir(deep):
+    for _ in range(1100):
+      os.mkdir('d')
+      os.chdir('d')
+    (pathlib.Path('last.png')).touch()
+  workdir = copy_of(tmp_path / 'run')
+  images = ['--config.data.source=imagefolder', f'--config.data.path={deep}']
+  assert __main__.launch([*images, f'--workdir={tmp_path}/new']) == ExitCode.USAGE
+  assert predict(workdir, deep) == ExitCode.USAGE
+  assert 'Recursion' not in capsys.readouterr().err
+  deep.rename(workdir / 'checkpoints/2/deep')
+  assert launch(workdir, '--config.num_rounds=3') == ExitCode.DONE
+  # pytest removes folders by recursion.
+  (moved,) = tmp_path.glob('run/checkpoints/*/deep')
+  while not (moved / 'd/last.png').exists() and (moved / 'd/d').exists():
+    (moved / 'd/d').rename(tmp_path / 'rest')
+    (moved / 'd').rmdir()
+    (tmp_path / 'rest').rename(moved / 'd')
+
+
 # --- links ----------------------------------------------------------------------------
 
 

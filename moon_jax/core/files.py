@@ -27,7 +27,7 @@ from typing import IO, Any, BinaryIO, ParamSpec, TypeVar
 import fastjsonschema
 import numpy as np
 
-from moon_jax.core import memory, signals
+from moon_jax.core import memory, paths, signals
 from moon_jax.core.errors import NoCheckpointError, RunError, UsageError
 from moon_jax.core.flags import option
 
@@ -209,9 +209,12 @@ def require_inside(folder: pathlib.Path, names: Iterable[os.PathLike] = ()) -> N
     OSError: a path is neither a file nor a folder, or a link or a name leads out.
   """
   root = folder.resolve()
-  named_paths = [folder / name for name in names]
-  for path in itertools.chain(folder.rglob('*'), named_paths):
-    if not path.resolve().is_relative_to(root):
+  named_paths = {folder / name for name in names}
+  for path in itertools.chain(paths.below(folder), named_paths):
+    # What is below the folder leads out as a link only; to follow the path of each of
+    # many nested folders would take minutes.
+    may_lead_out = path in named_paths or path.is_symlink()
+    if may_lead_out and not path.resolve().is_relative_to(root):
       raise OSError(errno.EINVAL, _OUTSIDE, str(path))
     if path.exists() and not path.is_dir() and not path.is_file():
       raise OSError(errno.EINVAL, _IRREGULAR, str(path))
@@ -424,7 +427,7 @@ def try_to_write(folder: pathlib.Path, num_bytes: int) -> None:
 def bytes_on_disk(folder: pathlib.Path) -> int:
   """The space that the files of a folder take, also while somebody writes them."""
   num_bytes = 0
-  for parent, _, names in os.walk(folder):
+  for parent, _, names in paths.walk(folder):
     for name in names:
       with contextlib.suppress(FileNotFoundError):  # it has got another name
         num_bytes += _BLOCK_BYTES * os.lstat(os.path.join(parent, name)).st_blocks

@@ -4,7 +4,7 @@ import hashlib
 import os
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _MAX_NAME_BYTES = 180  # before a digest
 
@@ -23,6 +23,48 @@ def file_name(text: str) -> str:
   return f'{name.encode()[:_MAX_NAME_BYTES].decode(errors="ignore")}-{digest}'
 
 
+def walk(
+  folder: str | os.PathLike,
+  *,
+  follow: bool = False,
+  on_error: Callable[[OSError], None] | None = None,
+) -> Iterator[tuple[str, list[str], list[str]]]:
+  """As `os.walk` from the top, but without recursion: a stranger's folders may be deep.
+
+  Args:
+    folder: the folder.
+    follow: whether folders behind links are looked into.
+    on_error: called with the error of each folder that cannot be listed.
+
+  Yields:
+    A folder, the names of the folders in it, and the names of what else is in it. Only
+    folders that the caller leaves in the list are looked into, in its order.
+  """
+  unvisited = [os.fspath(folder)]
+  while unvisited:
+    parent = unvisited.pop()
+    folders, names = [], []
+    try:
+      with os.scandir(parent) as entries:
+        for entry in entries:
+          (folders if _is_folder(entry) else names).append(entry.name)
+    except OSError as error:
+      if on_error:
+        on_error(error)
+      continue
+    yield parent, folders, names
+    children = [os.path.join(parent, name) for name in reversed(folders)]
+    unvisited += [path for path in children if follow or not os.path.islink(path)]
+
+
+def _is_folder(entry):
+  """Whether an entry is a folder; a link that leads in a circle is none."""
+  try:
+    return entry.is_dir()
+  except OSError:
+    return False
+
+
 def below(folder: pathlib.Path, *, follow: bool = False) -> Iterator[pathlib.Path]:
   """The paths below a folder, in which another process may add and remove files.
 
@@ -31,12 +73,12 @@ def below(folder: pathlib.Path, *, follow: bool = False) -> Iterator[pathlib.Pat
     follow: whether folders behind links are looked into, each folder once.
   """
   visited = set()
-  for root, folders, names in os.walk(folder, followlinks=follow):
+  for root, folders, names in walk(folder, follow=follow):
     if follow:
       status = os.stat(root)
       identity = status.st_ino, status.st_dev
       if identity in visited:
-        folders.clear()  # os.walk does not enter them
+        folders.clear()  # `walk` does not enter them
         continue
       visited.add(identity)
     for name in (*folders, *names):

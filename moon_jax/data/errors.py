@@ -1,11 +1,14 @@
 """The error of unusable data: one line that says what to do."""
 
 import contextlib
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from moon_jax.core.errors import UsageError, printable
+
+_MOST_LETTERS = 200  # of a name in a message
 
 
 class DataError(UsageError):
@@ -30,4 +33,5 @@ def one_line(problem: str) -> Iterator[None]:
 
 def listed(names: Iterable[Any]) -> str:
   """The first names that some data have, for a message."""
-  return ', '.join(printable(str(name)) for name in [*names][:20]) or 'nothing'
+  shortened = [str(name)[:_MOST_LETTERS] for name in itertools.islice(names, 20)]
+  return ', '.join(map(printable, shortened)) or 'nothing'

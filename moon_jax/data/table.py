@@ -499,8 +499,9 @@ def _missing(data_flag, knob, name, frame):
 
 def _features(owner: str, frame: Any, columns: _Columns) -> np.ndarray:
   """[M, D] float64, the numbers and then a 0 or 1 for each category."""
-  needed = {*columns.numbers, *columns.categories, columns.label, columns.client}
-  absent = needed - {'', *frame.columns}
+  needed = {*columns.numbers, *columns.categories}
+  needed |= {name for name in (columns.label, columns.client) if name}
+  absent = needed - {*frame.columns}
   if absent:
     raise DataError(f'{owner} lack the columns {listed(sorted(absent))}.')
   for name in columns.numbers:

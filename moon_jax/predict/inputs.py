@@ -14,6 +14,7 @@ from moon_jax.config import Config, flatten
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError, printable
 from moon_jax.core.flags import option
+from moon_jax.core.paths import walk
 from moon_jax.core.types import Form, Scale
 from moon_jax.data import forms, table
 from moon_jax.data.errors import listed, one_line
@@ -247,7 +248,7 @@ def _unknown_classes(unknown, model):
 def _pictures_below(folder):
   """All pictures below a folder, without hidden ones, in the order of their names."""
   paths = []
-  for parent, folders, names in os.walk(folder, onerror=_raise):
+  for parent, folders, names in walk(folder, on_error=_raise):
     folders[:] = [name for name in folders if not name.startswith(('.', '__'))]
     paths += [
       pathlib.Path(parent, name)

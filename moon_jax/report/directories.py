@@ -1,12 +1,11 @@
 """Finds run directories below folders. It imports nothing slow."""
 
-import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from moon_jax import config as config_lib
-from moon_jax.core import files
+from moon_jax.core import files, paths
 from moon_jax.core.errors import RunError
 from moon_jax.runner import layout
 
@@ -20,7 +19,7 @@ def run_directories(
     root: the folder, which may itself be a run directory.
     on_error: called with the error of each folder that cannot be listed.
   """
-  for folder, subfolders, file_names in os.walk(root, onerror=on_error):
+  for folder, subfolders, file_names in paths.walk(root, on_error=on_error):
     subfolders.sort()
     if layout.CONFIG in file_names:
       subfolders.clear()

@@ -1,6 +1,7 @@
 """Tables of pandas: columns become numbers, users and labels, or are refused."""
 
 import csv
+import shutil
 from types import MappingProxyType
 
 import numpy as np
@@ -15,6 +16,7 @@ from moon_jax.data.errors import DataError
 from moon_jax.predict.command import main as predict
 from tests.data.federations import load
 from tests.refusals import refused
+from tests.run_directories import edit_json
 
 pandas = pytest.importorskip('pandas', reason='pandas is missing')
 
@@ -298,6 +300,24 @@ def test_a_table_that_the_model_does_not_know_is_refused(
   (line,) = capsys.readouterr().err.splitlines()
   assert f'--input={str(path)!r}' in line
   assert words in line
+
+
+@pytest.mark.parametrize(
+  'names', [['', 'x'], ['age', 'age'], ['=', 'job='], ['x' * 10**6, 'a\n\x1b[31m']]
+)
+def test_names_of_features_of_a_stranger(run, names, tmp_path, capsys):
+  """Whatever names config.json has, one short line says what the table lacks."""
+  shutil.copytree(run, tmp_path / 'run')
+  edit_json(
+    tmp_path / 'run/config.json', lambda s: s['images'].update(feature_names=names)
+  )
+  path = write(frame_of(), tmp_path / 'new.csv')
+  capsys.readouterr()
+  code = predict([f'--workdir={tmp_path / "run"}', f'--input={path}'])
+  assert code == ExitCode.USAGE
+  (line,) = capsys.readouterr().err.splitlines()
+  assert len(line) < 1000
+  assert '\x1b' not in line
 
 
 def test_the_source_of_a_table_is_proposed(tmp_path):

@@ -219,11 +219,9 @@ def test_a_stop_and_a_signal_in_one_round(tmp_path, eval_every_rounds, last):
   )
   stop, request = Stop(), cli.parse([*words, f'--workdir={tmp_path}/run'])
   user_callbacks = [Signals(stop, 1), Watcher([1], 1)]
-  if last > 1:
-    with pytest.raises(StoppedError):
-      loop.run(request, stop, user_callbacks)
-    stop, user_callbacks = Stop(), []
-  assert loop.run(request, stop, user_callbacks) is ExitCode.DONE
+  with pytest.raises(StoppedError):
+    loop.run(request, stop, user_callbacks)
+  assert loop.run(request) is ExitCode.DONE
   summary = json.loads((tmp_path / 'run/summary.json').read_text())
   assert (summary['rounds'], summary['stopped']) == (last, 'it is enough')
 
