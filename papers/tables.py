@@ -114,15 +114,13 @@ def unseen(rows: Sequence[Row]) -> list[str]:
   Each is the mean over the users, and over the last five tests. Beside it is the mean
   difference to FedAvg on the same data, paired by seed.
   """
-  fedavg_rows = {
-    row.runs[0].data_digest: row
-    for row in rows
-    if row.runs and row.runs[0].knobs['algorithm'] == 'fedavg'
-  }
+  of_fedavg = [
+    row for row in rows if row.runs and row.runs[0].knobs['algorithm'] == 'fedavg'
+  ]
   lines = []
   for row in rows:
     cells = [row.variant.setting]
-    fedavg = fedavg_rows.get(row.runs[0].data_digest) if row.runs else None
+    fedavg = next((r for r in of_fedavg if _are_comparable(r, row)), None)
     for column in _USER_COLUMNS.values():
       of_row = _late_by_seed(row, column)
       cells.append(text(estimate(of_row)))
@@ -136,11 +134,9 @@ def unseen(rows: Sequence[Row]) -> list[str]:
 
 def _difference_to(fedavg: Row | None, row: Row, of_row: pd.Series, column: str) -> str:
   """'+0.5 +- 0.3 (p = 0.2)', of seeds that both have; '' if there is nothing to say."""
-  if fedavg is None or fedavg is row or not row.runs:
+  if fedavg is None:
     return ''
   difference = paired_difference(of_row, _late_by_seed(fedavg, column))
-  if not difference.estimate.n:
-    return ''
   mean, std, num_pairs = difference.estimate
   words = f'{mean:+.1f}'
   if num_pairs > 1:

@@ -206,6 +206,39 @@ def test_differences_are_paired_by_seed(paths, tmp_path):
   assert '+1.5 points (2 seeds, +- 0.7' in text
 
 
+def test_seen_and_unseen_users_are_apart_and_compared_with_fedavg_by_seed(
+  paths, tmp_path
+):
+  write_template(paths, '@unseen moon_cvpr21: fedavg moon scaffold')
+  accuracies = {
+    # Seed -> of users who train, and of users who do not.
+    FEDAVG: {0: (0.5, 0.25), 1: (0.52, 0.25), 2: (0.54, 0.28)},
+    MOON: {0: (0.51, 0.2), 2: (0.53, 0.25)},
+  }
+  runs = [
+    finished_run(
+      tmp_path,
+      f'{choice.rpartition(":")[2]}-s{seed}',
+      0.9,
+      config_choice=choice,
+      seed=seed,
+      user_accuracy_seen_mean=seen,
+      user_accuracy_unseen_mean=unseen,
+    )
+    for choice, of_seeds in accuracies.items()
+    for seed, (seen, unseen) in of_seeds.items()
+  ]
+  lines = add(tmp_path, runs).splitlines()
+  rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
+  fedavg, moon, scaffold = rows[2:5]
+  assert fedavg[1:] == ['52.0 +- 2.0', '', '26.0 +- 1.7', '', '0, 1, 2']
+  # Of seeds 0 and 2: +1 and -1 points; -5 and -3, whose t is -4 with 1 degree of
+  # freedom: p = 1 - 2 atan(4) / pi = 0.156.
+  assert moon[1:3] == ['52.0 +- 1.4', '+0.0 +- 1.4 (p = 1)']
+  assert moon[3:] == ['22.5 +- 3.5', '-4.0 +- 1.4 (p = 0.16)', '0, 2']
+  assert scaffold[1:] == ['', '', '', '', 'not run']
+
+
 def test_the_costs_name_the_devices_of_every_start(paths, tmp_path):
   earlier = [{'devices': ['gpu: NVIDIA H200'] * 2, 'git_commit': 'abc'}]
   starts = {

@@ -445,7 +445,8 @@ def _one_hot_remedy(labels_name, labels):
   if wrong_rows.size:
     row = wrong_rows[0]
     return (
-      f': row {row} names {int(labels[row].sum())} classes, and an image must have one'
+      f': row {row} names {int(labels[row].sum())} classes, and an example must have '
+      'one; several labels of an example are not supported'
     )
   return f'; convert one-hot with {labels_name}.argmax(1)'
 
@@ -456,4 +457,4 @@ def _integer_remedy(labels_name, labels):
     return ': number the classes from 0, alike in all the data'
   if labels.dtype.kind in 'fb' and (labels == np.rint(labels.astype(float))).all():
     return f"; convert it with {labels_name}.astype('int32')"
-  return ''
+  return ': a label is a class, and regression is not supported'

@@ -107,10 +107,10 @@ LABELS = [
   (ONE_HOT, Y),
   (Y.astype('float32'), Y),
   (Y > 0, np.minimum(Y, 1)),
-  (np.eye(3, dtype=int)[Y] | [1, 0, 0], ': row 1 names 2 classes, and an image must'),
+  (np.eye(3, dtype=int)[Y] | [1, 0, 0], ': row 1 names 2 classes, and an example must'),
   (ONE_HOT * 0.9, ''),
   (NAMES[Y], ': number the classes from 0, alike in all the data'),
-  (Y + 0.5 * (Y == 2), ''),
+  (Y + 0.5 * (Y == 2), ': a label is a class, and regression is not supported'),
 ]
 
 
