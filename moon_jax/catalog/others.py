@@ -310,7 +310,7 @@ OTHERS = (
   _data('digits'),
   _data('tfds', {'ids', 'named'}),
   _data('npz', {'files', 'arrays', 'texts'}),
-  _data('imagefolder', {'files', 'pictures', 'drawn'}),
+  _data('imagefolder', {'files', 'pictures', 'drawn', 'arrays'}),
   _data(
     'table', {'files', 'ids', 'labelled', 'drawn', 'arrays', 'texts', 'text_columns'}
   ),

@@ -3,6 +3,7 @@
 import contextlib
 import glob
 import hashlib
+import json
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 
 from moon_jax import __version__
 from moon_jax.core import activity, cache, files, paths
-from moon_jax.core.types import Dataset
+from moon_jax.core.types import Dataset, Form, Scale
 
 
 def load_or_decode(
@@ -51,7 +52,15 @@ def _read(path):
     for name in ('class_names', 'feature_names', 'words')
     if name in arrays
   }
-  return Dataset(**plain, **arrays)
+  text = arrays.pop('form_and_scale').item()
+  form, scale = json.loads(text)
+  form = Form(**form)
+  return Dataset(
+    **plain,
+    **arrays,
+    form=form._replace(range=tuple(form.range)),
+    scale=Scale(**scale),
+  )
 
 
 def _path(folder, request):
@@ -83,9 +92,10 @@ def _write(path, dataset):
   arrays = {
     name: array
     for name, array in fields
-    # Decoded pictures always have the same scale and form.
     if array is not None and name not in ('scale', 'form')
   }
+  form_and_scale = [dataset.form._asdict(), dataset.scale._asdict()]
+  arrays['form_and_scale'] = np.array(json.dumps(form_and_scale))
   with contextlib.suppress(OSError):
     stem = path.stem.rpartition('-')[0]
     for old_path in path.parent.glob(f'{glob.escape(stem)}-*'):

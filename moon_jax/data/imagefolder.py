@@ -17,13 +17,21 @@ from typing import NamedTuple
 import numpy as np
 
 from moon_jax.core import files, memory
+from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
-from moon_jax.data import decoded, drawn_test, picture_folders, split_names
-from moon_jax.data.dataset import checked_dataset
+from moon_jax.data import (
+  decoded,
+  drawn_test,
+  picture_folders,
+  pictures,
+  split_names,
+)
+from moon_jax.data.dataset import arrays_dataset, checked_dataset
 from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import users
+from moon_jax.data.forms import Reading
 from moon_jax.data.picture_folders import ANNOTATIONS, ENDINGS, SplitFolders
 from moon_jax.data.pictures import common_mode, decode_picture
 
@@ -73,7 +81,13 @@ class _Splits(NamedTuple):
 
 
 def load_imagefolder(
-  path: str, test_fraction: float, test_seed: int, image_size: int
+  path: str,
+  test_fraction: float,
+  test_seed: int,
+  image_size: int,
+  range: str = '',
+  axes: str = '',
+  normalize: str = 'auto',
 ) -> Dataset:
   """Loads images whose folders are their classes.
 
@@ -93,10 +107,17 @@ def load_imagefolder(
     test_seed: seed of the draw.
     image_size: pixels of each side, to which images are resized bilinearly; 0 if all
       images have one size.
+    range: numbers of black and white, 'LOW,HIGH'; '': 0 and 255, and grey pictures of
+      16 bits keep their numbers.
+    axes: '' or 'HWC'.
+    normalize: as in `npz.load_npz`.
 
   Raises:
     DataError: it is no such folder, or an image cannot be used.
   """
+  if axes not in ('', 'HWC'):
+    raise KnobError('data.axes', axes, 'is for arrays, and these are pictures.')
+  reading = Reading(range=range, normalize=normalize)
   root = expand(path).absolute()
   folder = _Folder(
     data_flag=flag('data.path', path),
@@ -109,8 +130,19 @@ def load_imagefolder(
   with one_line(f'{folder.data_flag} must be a folder of images by class'):
     layout = _layout(folder)
   dataset = decoded.load_or_decode(
-    'imagefolder', root, lambda: _decode(folder, layout), draw, image_size
+    'imagefolder',
+    root,
+    lambda: _decode(folder, layout, reading),
+    draw,
+    image_size,
+    *(reading if reading != Reading() else ()),
   )
+  if dataset.form.dtype == 'uint16':
+    print(
+      f'{folder.data_flag}: the images have 16 bits, and keep their numbers; '
+      f'{flag("data.range", "0,65535")} makes grey levels of 8 bits of them.',
+      file=sys.stderr,
+    )
   if layout.notice:
     print(f'{folder.data_flag}: {layout.notice}', file=sys.stderr)
   if dataset.clients is not None:
@@ -124,7 +156,7 @@ def load_imagefolder(
   return dataset
 
 
-def _decode(folder, layout):
+def _decode(folder, layout, reading):
   data_flag, root = folder.data_flag, folder.root
   with one_line(f'{data_flag} must be a folder of images by class'):
     splits = _divided(folder, layout)
@@ -147,17 +179,28 @@ def _decode(folder, layout):
   for split in splits:
     if not split:
       continue
-    images = np.empty((len(split), *first_image.shape), np.uint8)
+    images = np.empty((len(split), *first_image.shape), first_image.dtype)
     for row, picture in enumerate(split):
       images[row] = _pixels(folder, picture.path, mode, first_image.shape)
     arrays += [images, np.array([numbers[picture.label] for picture in split])]
-  dataset = checked_dataset(
-    data_flag,
-    root.name,
-    arrays,
-    num_classes=len(class_names),
-    class_names=class_names,
-  )
+  reading = pictures.reading_of(first_image, reading)
+  if reading == Reading():
+    dataset = checked_dataset(
+      data_flag,
+      root.name,
+      arrays,
+      num_classes=len(class_names),
+      class_names=class_names,
+    )
+  else:
+    dataset = arrays_dataset(
+      data_flag,
+      root.name,
+      arrays,
+      reading=reading,
+      num_classes=len(class_names),
+      class_names=class_names,
+    )
   if not splits.train[0].domain:
     return dataset
   return users.named(data_flag, dataset, _domains(splits.train), _domains(splits.test))

@@ -20,7 +20,7 @@ from moon_jax.data import forms, table
 from moon_jax.data.errors import listed, one_line
 from moon_jax.data.layouts import TABLE_SUFFIXES
 from moon_jax.data.picture_folders import ENDINGS
-from moon_jax.data.pictures import decode_picture
+from moon_jax.data.pictures import DEEP, decode_picture
 from moon_jax.data.scale import numbers_of
 
 IMAGE_ARRAYS = ('images', 'test_x', 'x_test', 'test_images')
@@ -90,7 +90,9 @@ def read(path: pathlib.Path, model: Model) -> Inputs:
   if not paths:
     raise UsageError(f'{option("input", str(path))} has no pictures.')
   root = path.parent if paths == [path] else path
-  if len(model.shape) != 3 or not model.scale or model.shape[2] not in _MODES:
+  takes_pictures = model.scale or model.form.dtype in ('uint8', 'uint16')
+  is_picture = model.form.kind == 'picture' and model.shape[2] in _MODES
+  if not (takes_pictures and is_picture):
     raise UsageError(
       f'{option("input", str(path))}: this model takes no pictures, but an .npz file.'
     )
@@ -121,6 +123,8 @@ def split_of(source: str, where: str, split: str, model: Model) -> Inputs:
   dataset = load_data(
     DataOptions(config), may_download=False, trust_pickles=False, words=model.words
   )
+  if dataset.form.kind == model.form.kind == 'picture':
+    _require_equal_content(dataset, model, where, are_files=part.has('pictures'))
   images, labels = {
     'test': (dataset.test_images, dataset.test_labels),
     'train': (dataset.train_images, dataset.train_labels),
@@ -136,6 +140,22 @@ def split_of(source: str, where: str, split: str, model: Model) -> Inputs:
     labels=labels,
     chunks=iter([_numbers(images, model)]),
   )
+
+
+def _require_equal_content(dataset, model, where, *, are_files):
+  """Raises UsageError if pictures are grey levels here and other numbers there."""
+
+  def described(form):
+    if form.content == 'levels':
+      return 'grey levels'
+    return f'{form.dtype} numbers' if are_files else 'numbers'
+
+  here, there = described(dataset.form), described(model.form)
+  if here != there:
+    raise UsageError(
+      f'{where!r} has pictures of {here} and the model was trained on {there}: '
+      'save all with as many bits.'
+    )
 
 
 def _columns(names, model, where):
@@ -295,15 +315,16 @@ def _decoded(root, paths, model):
   height, width, channels = model.shape
   side = model.config.data.image_size
   upright = model.config.data.source == 'huggingface'
+  mode, dtype = _MODES[channels], np.uint8
+  if _has_deep_pictures(model):
+    mode, dtype = DEEP, np.uint16
   for first in range(0, len(paths), _CHUNK):
     chunk = paths[first : first + _CHUNK]
-    levels = np.empty((len(chunk), height, width, channels), np.uint8)
+    levels = np.empty((len(chunk), height, width, channels), dtype)
     for row, path in enumerate(chunk):
       name = printable(str(path.relative_to(root)))
       with one_line(f'{option("input")}: the picture {name!r} cannot be used'):
-        pixels = decode_picture(
-          files.contents(path), _MODES[channels], upright=upright, side=side
-        )
+        pixels = decode_picture(files.contents(path), mode, upright=upright, side=side)
       if pixels.shape != levels.shape[1:]:
         raise UsageError(
           f'{option("input")}: the picture {name!r} has {pixels.shape[1]}x'
@@ -311,7 +332,16 @@ def _decoded(root, paths, model):
           'resized no pictures.'
         )
       levels[row] = pixels
-    yield _numbers(levels, model)
+    # Pictures of 16 bits are numbers of the run's data.
+    yield levels if mode == DEEP else _numbers(levels, model)
+
+
+def _has_deep_pictures(model):
+  """Whether the model was trained on grey pictures of 16 bits."""
+  if not catalog.part('data', model.config.data.source).has('pictures'):
+    return False
+  dtype = model.scale.dtype if model.scale else model.form.dtype
+  return dtype == 'uint16'
 
 
 def _numbers(levels, model):

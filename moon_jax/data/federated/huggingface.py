@@ -22,7 +22,7 @@ from moon_jax.data.dataset import arrays_dataset
 from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import assembled
 from moon_jax.data.forms import Reading
-from moon_jax.data.pictures import common_mode, decode_picture
+from moon_jax.data.pictures import DEEP, common_mode, decode_picture, reading_of
 from moon_jax.data.split_names import TEST, TRAIN, VALIDATION
 
 _SPLIT_STATE = 'state.json'  # in the folder of each split, by save_to_disk
@@ -172,6 +172,8 @@ def load_huggingface(
   splits = _divided(data_flag, splits, client, label, test_fraction, test_seed)
   options = _ColumnOptions(image, label, features, text, has_texts, image_size)
   columns = _columns(data_flag, splits[:3], client, options)
+  if columns.mode == DEEP:
+    reading = reading_of(np.zeros(0, np.uint16), reading)
   name = expand(path).absolute().name
   read_train = _read(data_flag, TRAIN, splits.train, client, columns)
   read_test = _read(data_flag, TEST, splits.test, client, columns)

@@ -1,0 +1,147 @@
+"""Grey pictures of 16 bits keep their numbers, in folders, tables and predictions."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import moon_jax
+from moon_jax.core.errors import ExitCode, KnobError
+from moon_jax.data.errors import DataError
+from moon_jax.predict.command import main as predict
+from tests.data.federations import load
+from tests.refusals import refused
+
+pytestmark = pytest.mark.usefixtures('quick_runs')
+
+
+def numbers(seed, side=8):
+  """A picture whose numbers differ by less than a grey level of 8 bits."""
+  rng = np.random.default_rng(seed)
+  return rng.integers(30_000, 30_200, (side, side), np.uint16)
+
+
+def write(path, pixels):
+  path.parent.mkdir(parents=True, exist_ok=True)
+  Image.fromarray(pixels).save(path)
+
+
+def folder_of(root, suffix='.png', dtype=np.uint16):
+  """train/ and test/ with two classes; returns the pictures of each in their order."""
+  pictures = {}
+  for split, count in (('train', 12), ('test', 4)):
+    for row in range(count):
+      pixels = numbers(row) + np.uint16(100 * (row % 2))
+      if dtype == np.uint8:
+        pixels = (pixels >> 8).astype(np.uint8)
+      write(root / split / f'class{row % 2}' / f'{row:02}{suffix}', pixels)
+      pictures.setdefault(split, []).append(pixels)
+  return pictures
+
+
+def knobs_of(root):
+  return {'data.source': 'imagefolder', 'data.path': str(root)}
+
+
+@pytest.mark.parametrize('suffix', ['.png', '.tif'])
+def test_pictures_of_16_bits_keep_their_numbers(suffix, tmp_path, capsys):
+  pictures = folder_of(tmp_path, suffix)
+  for _ in range(2):  # decoded, and then kept
+    data = load(knobs_of(tmp_path))
+    assert data.train_images.dtype == np.uint16
+    assert (data.form.kind, data.form.content) == ('picture', 'numbers')
+    by_class = [*pictures['train'][::2], *pictures['train'][1::2]]
+    np.testing.assert_array_equal(data.train_images[..., 0], by_class)
+    np.testing.assert_allclose(data.mean, np.mean(by_class), rtol=1e-6)
+    assert 'have 16 bits, and keep their numbers' in capsys.readouterr().err
+  levels = load(knobs_of(tmp_path), range='0,65535')
+  assert levels.train_images.dtype == np.uint8
+  exact = np.stack(by_class) / 65535 * 255
+  assert abs(levels.train_images[..., 0] - exact).max() <= 0.51
+  resized = load(knobs_of(tmp_path), image_size=4)
+  smaller = Image.fromarray(by_class[0].astype('f4')).resize((4, 4), Image.BILINEAR)
+  np.testing.assert_array_equal(resized.train_images[0, ..., 0], np.rint(smaller))
+
+
+def test_a_picture_of_another_depth_is_refused_by_name(tmp_path):
+  folder_of(tmp_path)
+  write(tmp_path / 'test/class0/00.png', np.zeros((8, 8), np.uint8))
+  with refused(
+    DataError, r"'test/class0/00.png' cannot|more than 8 bits.*others have 8"
+  ):
+    load(knobs_of(tmp_path))
+  with refused(KnobError, 'is for arrays, and these are pictures'):
+    load(knobs_of(tmp_path), axes='CHW')
+
+
+def test_pictures_of_8_bits_are_what_they_were(tmp_path):
+  pictures = folder_of(tmp_path, dtype=np.uint8)
+  data = load(knobs_of(tmp_path))
+  assert data.form == moon_jax.core.types.Form()
+  by_class = [*pictures['train'][::2], *pictures['train'][1::2]]
+  np.testing.assert_array_equal(data.train_images[..., 0], by_class)
+
+
+def test_hugging_face_has_them_too(tmp_path):
+  datasets = pytest.importorskip('datasets', reason='datasets is missing')
+  pictures = [numbers(seed) for seed in range(4)]
+
+  def encoded(pixels):
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, 'PNG')
+    return {'bytes': buffer.getvalue(), 'path': None}
+
+  features = datasets.Features(
+    {'image': datasets.Image(), 'label': datasets.Value('int64')}
+  )
+  rows = {'image': [encoded(pixels) for pixels in pictures], 'label': [0, 1, 0, 1]}
+  split = datasets.Dataset.from_dict(rows, features=features)
+  datasets.DatasetDict(train=split, test=split).save_to_disk(tmp_path / 'it')
+  knobs = {'data.source': 'huggingface', 'data.path': str(tmp_path / 'it')}
+  data = load(knobs, client='')
+  np.testing.assert_array_equal(data.train_images[..., 0], pictures)
+
+
+def test_predictions_are_on_the_scale_of_training(tmp_path, capsys):
+  folder_of(tmp_path / 'set')
+  knobs = knobs_of(tmp_path / 'set') | {
+    'num_clients': 2,
+    'partition.name': 'iid',
+    'partition.min_size': 1,
+    'model': 'mlp',
+    'algorithm': 'fedavg',
+    'num_rounds': 2,
+    'optimizer.learning_rate': 0.1,
+    'logger': '',
+    'execution.devices': 1,
+  }
+  run = tmp_path / 'run'
+  moon_jax.run(moon_jax.load_config('configs/base.py', knobs), run)
+  trained = moon_jax.load(run)
+  images, labels = trained.test_data()
+  assert images.dtype == np.uint16
+  words = [f'--workdir={run}', f'--output={tmp_path}/out.csv']
+  inputs = (
+    [f'--input={tmp_path}/set/test'],
+    [f'--input={tmp_path}/set', '--source=imagefolder'],
+  )
+  for more in inputs:
+    assert predict([*words, *more]) == ExitCode.DONE
+    with open(tmp_path / 'out.csv', newline='') as file:
+      rows = list(csv.DictReader(file))
+    predicted = [int(row['predicted'].removeprefix('class')) for row in rows]
+    assert predicted == trained.predict(images).labels.tolist()
+    assert [row['label'] for row in rows] == [f'class{label}' for label in labels]
+  folder_of(tmp_path / 'shallow', dtype=np.uint8)
+  capsys.readouterr()
+  for more, told in (
+    ([f'--input={tmp_path}/shallow/test'], 'has 8 bits in each channel, and others'),
+    (
+      [f'--input={tmp_path}/shallow', '--source=imagefolder'],
+      'pictures of grey levels and the model was trained on uint16 numbers',
+    ),
+  ):
+    assert predict([*words, *more]) == ExitCode.USAGE
+    assert told in capsys.readouterr().err
