@@ -1,19 +1,105 @@
 """What pairs of runs say: their deviation, intervals, verdicts, and slope over beta.
 
-All differences are in percentage points.
+All differences are in percentage points, unless a measure says otherwise.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+import pandas as pd
 from scipy import stats
 
 from moon_jax.report.statistics import estimate, half_width
+from papers.estimates import late_mean
+from papers.kept_runs import KeptRun
+from papers.rows import rows_of
+
+KeptRuns = Mapping[str, KeptRun]
+# A number of a run; None if the run has no such number.
+Measure = Callable[[KeptRun], float | None]
 
 UNDECIDED = 'undecided'
 # The fewest degrees of freedom with which the pooled deviation decides.
 _MIN_FREEDOM = 12
+
+
+# --- pairs ----------------------------------------------------------------------------
+
+
+def late_accuracy(run: KeptRun) -> float:
+  """The mean of a run's last five test accuracies, in per cent."""
+  return late_mean(run.accuracy())
+
+
+def runs_of(choice: str, kept_runs: KeptRuns) -> dict[tuple[int, str], KeptRun]:
+  """(Seed, digest of the data) -> run, of the variant 'FILE:VARIANT' as it is."""
+  file, _, variant = choice.partition(':')
+  unchanged = [row for row in rows_of(file, [variant], kept_runs) if not row.changes()]
+  return {(run.seed, run.data_digest): run for row in unchanged for run in row.runs}
+
+
+def paired(
+  first: str, second: str, kept_runs: KeptRuns, measure: Measure = late_accuracy
+) -> pd.DataFrame:
+  """The pairs of runs of two variants with the same seed and data.
+
+  They share the partition, the first weights and the batches.
+
+  Args:
+    first: 'FILE:VARIANT'.
+    second: 'FILE:VARIANT'.
+    kept_runs: the kept runs.
+    measure: the number of a run that is compared.
+
+  Returns:
+    The columns 'seed', 'first', 'second' and 'difference', a row for each pair.
+
+  Raises:
+    UsageError: there is no such file or variant.
+  """
+  runs_of_first, runs_of_second = (
+    runs_of(choice, kept_runs) for choice in (first, second)
+  )
+  pairs = []
+  for sample in sorted(runs_of_first.keys() & runs_of_second.keys()):
+    numbers = measure(runs_of_first[sample]), measure(runs_of_second[sample])
+    if None not in numbers:
+      pairs.append((sample[0], *numbers))
+  table = pd.DataFrame(pairs, columns=['seed', 'first', 'second'])
+  return table.assign(difference=table['first'] - table['second'])
+
+
+class Comparison(NamedTuple):
+  """The mean of paired differences, and its 95 % interval by Student's t.
+
+  Attributes:
+    differences: those of the pairs, by seed.
+    mean: their mean; NaN without a pair.
+    low: lower end of the interval; NaN with fewer than two pairs.
+    high: upper end of the interval.
+  """
+
+  differences: list[float]
+  mean: float
+  low: float
+  high: float
+
+  @property
+  def count(self) -> int:
+    """The number of pairs."""
+    return len(self.differences)
+
+
+def compare(pairs: pd.DataFrame) -> Comparison:
+  """The comparison of the first variant with the second one of some pairs."""
+  differences = pairs['difference'].tolist()
+  mean, _, count = difference = estimate(differences)
+  width = difference.half_width if count > 1 else math.nan
+  return Comparison(differences, mean, mean - width, mean + width)
+
+
+# --- one deviation for all columns ----------------------------------------------------
 
 
 class PooledDeviation(NamedTuple):
@@ -55,6 +141,11 @@ class Judgement(NamedTuple):
   verdict: str
   other_verdict: str
 
+  @property
+  def both_decide(self) -> bool:
+    """Whether both intervals exclude 0."""
+    return self.verdict != UNDECIDED and not self.other_verdict
+
 
 def judge(differences: Sequence[float], pooled: PooledDeviation) -> Judgement:
   """Judges differences; the pooled deviation decides if it has enough freedom."""
@@ -84,6 +175,9 @@ def _verdict(mean: float, width: float) -> str:
   if mean < -width:
     return 'lower'
   return UNDECIDED
+
+
+# --- a line over beta -----------------------------------------------------------------
 
 
 class Slope(NamedTuple):
@@ -129,3 +223,31 @@ def fit_slope(betas: Sequence[float], differences: Sequence[float]) -> Slope:
     p_value=float(line.pvalue),
     count=len(betas),
   )
+
+
+class GroupTest(NamedTuple):
+  """An F test of whether groups have one mean.
+
+  Attributes:
+    statistic: F.
+    freedom: degrees of freedom between groups, and within them.
+    p_value: its p-value.
+  """
+
+  statistic: float
+  freedom: tuple[int, int]
+  p_value: float
+
+
+def f_test(groups: Sequence[Sequence[float]]) -> GroupTest:
+  """The one-way analysis of variance of some groups."""
+  outcome = stats.f_oneway(*groups)
+  within = sum(len(group) - 1 for group in groups)
+  return GroupTest(
+    float(outcome.statistic), (len(groups) - 1, within), float(outcome.pvalue)
+  )
+
+
+def p_of_mean(numbers: Sequence[float]) -> float:
+  """The two-sided p-value of a mean of 0, by a t-test."""
+  return float(stats.ttest_1samp(numbers, 0.0).pvalue)

@@ -88,21 +88,27 @@ def path_of(folder: pathlib.Path, name: str) -> pathlib.Path:
   return folder / f'{name}{SUFFIX}'
 
 
-def read_all(folder: pathlib.Path) -> dict[str, KeptRun]:
+def read_all(folder: pathlib.Path, *, finished: bool = True) -> dict[str, KeptRun]:
   """Name -> run, for all runs in a folder.
 
   Raises:
-    UsageError: a file is damaged, or holds no finished run.
+    UsageError: a file is damaged, or holds another run than `finished` says.
   """
   paths = sorted(folder.glob(f'*{SUFFIX}'))
-  return {path.name.removesuffix(SUFFIX): read(path) for path in paths}
+  return {
+    path.name.removesuffix(SUFFIX): read(path, finished=finished) for path in paths
+  }
 
 
-def read(path: pathlib.Path) -> KeptRun:
+def read(path: pathlib.Path, *, finished: bool = True) -> KeptRun:
   """The run in a file.
 
+  Args:
+    path: the file.
+    finished: whether the run must have all its rounds; a diverged run need not.
+
   Raises:
-    UsageError: the file is damaged, or holds no finished run.
+    UsageError: the file is damaged, or holds no finished run though it must.
   """
   description, *rounds = _read_lines(path)
   try:
@@ -122,7 +128,7 @@ def read(path: pathlib.Path) -> KeptRun:
     raise UsageError(f'{path} lacks {error}.') from None
   except ValueError as error:
     raise UsageError(f'{path} is damaged: {error}.') from None
-  if round_numbers != [*range(1, knobs['num_rounds'] + 1)]:
+  if finished and round_numbers != [*range(1, knobs['num_rounds'] + 1)]:
     raise UsageError(f'{path} must have the rounds 1 to {knobs["num_rounds"]}.')
   return run
 

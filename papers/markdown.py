@@ -1,19 +1,6 @@
-"""Tables and foldable blocks of a Markdown page."""
+"""Tables, numbers and foldable blocks of a Markdown page."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
-
-
-class Section(NamedTuple):
-  """What replaces a line of the template.
-
-  Attributes:
-    lines: the lines of the page.
-    run_names: names of the kept runs that the lines show.
-  """
-
-  lines: list[str]
-  run_names: set[str]
 
 
 def table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> list[str]:
@@ -30,3 +17,13 @@ def _escaped(cell: object) -> str:
 def folded(summary: str, lines: Sequence[str]) -> list[str]:
   """A block that shows its lines after a click on the summary."""
   return [f'<details><summary>{summary}</summary>', '', *lines, '', '</details>']
+
+
+def signed(number: float, decimals: int = 1) -> str:
+  """'+0.9', '-1.0', and '0.0' without a sign.
+
+  >>> signed(0.94), signed(-0.04)
+  ('+0.9', '0.0')
+  """
+  text = f'{number:+.{decimals}f}'
+  return text[1:] if float(text) == 0 else text

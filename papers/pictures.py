@@ -1,26 +1,22 @@
-"""The pictures of the page: of several runs together, and the t-SNE of single runs."""
+"""The pictures of the page: drawn, or checked against the kept runs."""
 
-import functools
 import hashlib
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
-from moon_jax import catalog
-from moon_jax import config as config_lib
+import numpy as np
+
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError
-from moon_jax.report import features
-from moon_jax.report.runs import class_names, read_arrays
-from moon_jax.runner import run_directory
 from papers import draw
-from papers.estimates import spread
-from papers.rows import Row, last_of
+from papers.curve import COLUMNS, TITLES, Curve
+from papers.draw import Curves, Differences, Points
+from papers.partitions import effective_classes
+from papers.rows import Row, reported_by
 
 
 class Pictures:
   """Draws pictures of several runs, or checks that the pictures show these runs.
-
-  Curves and sweeps show no run with another number of rounds than its variant's.
 
   Attributes:
     folder: the folder of the pictures, docs/images/experiments.
@@ -33,70 +29,82 @@ class Pictures:
     self.link = link
     self.redraw = redraw
 
-  def progress(self, name: str, rows: Sequence[Row]) -> list[str]:
-    """'@figure NAME FILE: VARIANT ...': the training curves of the runs."""
-    return self._curves(name, rows, draw.PROGRESS)
-
-  def drift(self, name: str, rows: Sequence[Row]) -> list[str]:
-    """'@drift NAME FILE: VARIANT ...': MOON's term, its cosines, the clients' drift."""
-    return self._curves(name, rows, draw.DRIFT)
-
-  def _curves(
-    self, name: str, rows: Sequence[Row], panels: Sequence[draw.Panel]
-  ) -> list[str]:
-    runs_by_title = {
-      row.title: [run.rounds for run in row.runs]
+  def progress(self, name: str, rows: Sequence[Row], alt: str) -> list[str]:
+    """The training curves of the rows that have runs of full length."""
+    curves = [
+      Curves(row.title, _style_of(row), [run.rounds for run in row.runs])
       for row in rows
       if row.has_full_length()
-    }
-    drawing = functools.partial(draw.side_by_side, panels=panels)
-    return self.picture(name, runs_by_title, drawing, '; '.join(runs_by_title))
+    ]
+    return self._picture(name, curves, draw.side_by_side, alt)
 
-  def sweep(self, name: str, knob: str, rows: Sequence[Row]) -> list[str]:
-    """'@sweep NAME KNOB FILE: VARIANT ...': the last accuracies over a knob.
+  def differences(self, name: str, curves: Mapping[str, Curve], alt: str) -> list[str]:
+    """The differences of algorithms to FedAvg over the skew, with the paper's."""
+    panels = []
+    for algorithm, curve in curves.items():
+      reported = {}
+      if figure := reported_by(f'moon_cvpr21:{algorithm}'):
+        fedavg = reported_by('moon_cvpr21:fedavg')
+        reported['beta 0.5'] = figure.mean - fedavg.mean
+      notes = {column: curve.divergence_words(column) for column in COLUMNS}
+      panels.append(
+        Differences(
+          title=TITLES[algorithm],
+          style=algorithm,
+          by_row={column: curve.comparison(column) for column in COLUMNS},
+          reported=reported,
+          notes={column: words for column, words in notes.items() if words},
+        )
+      )
+    return self._picture(name, panels, draw.forest, alt)
 
-    Raises:
-      UsageError: there is no such knob.
-    """
-    knobs = config_lib.flatten(config_lib.defaults())
-    if knob not in knobs:
-      hint = catalog.did_you_mean(knob, knobs)
-      raise UsageError(f'experiments.in.md: there is no knob {knob!r}.{hint}')
-    rows_of_points = [row for row in rows if row.has_full_length()]
-    if len({row.runs[0].knobs[knob] for row in rows_of_points}) < 2:
-      return []  # one point shows no effect
-    points = {}
-    for column in ('test_accuracy', 'train_accuracy'):
-      for row in rows_of_points:
-        last = last_of(run.accuracy(column) for run in row.runs)
-        if last.n == len(row.runs):
-          point = (row.runs[0].knobs[knob], last.mean, spread(last))
-          points.setdefault(column.replace('_', ' '), []).append(point)
-    drawing = functools.partial(draw.over_knob, knob=knob)
-    return self.picture(name, points, drawing, f'accuracy over {knob}')
+  def skew(
+    self,
+    name: str,
+    moon: Curve,
+    class_counts: Mapping[str, np.ndarray],
+    alt: str,
+  ) -> list[str]:
+    """Accuracies of FedAvg and MOON over the effective classes of a client."""
+    fedavg_points, moon_points = [], []
+    for column_name, column in COLUMNS.items():
+      stem = column.choice.format('fedavg').replace(':', '_')
+      for pair in moon.pairs[column_name].itertuples():
+        classes = effective_classes(class_counts[f'{stem}_seed{pair.seed}'])
+        fedavg_points.append((classes, pair.second))
+        moon_points.append((classes, pair.first))
+    series = [
+      Points('FedAvg', 'fedavg', fedavg_points),
+      Points(TITLES['moon'], 'moon', moon_points),
+    ]
+    return self._picture(name, series, draw.scattered, alt)
 
-  def attacks(self, name: str, rows: Sequence[Row]) -> list[str]:
-    """'@attacks NAME FILE: VARIANT ...': the mean of five tests over the attackers.
+  def attacks(self, name: str, rows: Sequence[Row], alt: str) -> list[str]:
+    """The mean of five tests over the fraction of attackers, a panel an attack.
 
-    There is a panel for each attack. The last words of a variant's setting name the
-    server's rule. A variant without an attack is the point at 0 in each panel.
+    A variant without an attack is the point at 0 in each panel.
     """
     rows_with_runs = [row for row in rows if row.runs]
-    panels = {_attack_of(row): {} for row in rows_with_runs}
-    panels.pop('none', None)
+    attack_names = dict.fromkeys(_knob(row, 'attack.name') for row in rows_with_runs)
+    attack_names.pop('none', None)
+    panels = {attack: {} for attack in attack_names}
     for row in rows_with_runs:
-      attack = _attack_of(row)
-      accuracy = row.late_accuracy()
-      fraction = 0.0 if attack == 'none' else row.runs[0].knobs['attack.fraction']
-      rule = row.variant.setting.rpartition(', ')[2]
+      attack = _knob(row, 'attack.name')
+      fraction = 0.0 if attack == 'none' else _knob(row, 'attack.fraction')
+      title = row.variant.setting.rpartition(', ')[2]
+      point = (fraction, row.late_accuracy().mean)
       for panel in panels if attack == 'none' else [attack]:
-        points = panels[panel].setdefault(rule, [])
-        points.append((fraction, accuracy.mean, spread(accuracy)))
-    caption = 'accuracy over the fraction of attackers'
-    return self.picture(name, panels, draw.under_attack, caption)
+        points = panels[panel].setdefault(title, Points(title, _style_of(row), []))
+        points.points.append(point)
+    content = {attack: [*points.values()] for attack, points in panels.items()}
+    return self._picture(name, content, draw.under_attack, alt)
 
-  def picture(
-    self, name: str, content: Mapping, drawing: Callable[..., None], caption: str
+  def _picture(
+    self,
+    name: str,
+    content: Sequence | Mapping,
+    drawing: Callable[..., None],
+    alt: str,
   ) -> list[str]:
     """The line that shows a picture; none if there is nothing to show.
 
@@ -104,7 +112,7 @@ class Pictures:
       name: name of the picture.
       content: what it shows.
       drawing: draws it: (path, content, digest).
-      caption: the words that stand for the picture.
+      alt: what is seen, for those who do not see it.
 
     Raises:
       UsageError: the picture shows something else, and is not to be drawn.
@@ -118,41 +126,15 @@ class Pictures:
       drawing(path, content, digest)
     elif draw.digest_of(path) != digest:
       raise UsageError(f'{path} does not show these runs: run python -m papers.build.')
-    return [f'![{name}: {caption}]({self.link}/{name}.png)']
-
-  # --- one run --------------------------------------------------------------------
-
-  def tsne(self, rows: Sequence[Row]) -> list[str]:
-    """'@tsne FILE: VARIANT ...': the t-SNE of the runs that have one."""
-    images = [
-      f'![t-SNE of {row.variant.setting}, seed {run.seed}]'
-      f'({self.link}/{self._tsne_path(run.name).name})'
-      for row in rows
-      for run in row.runs
-      if self._tsne_path(run.name).exists()
-    ]
-    return [' '.join(images)]
-
-  def _tsne_path(self, run_name: str) -> pathlib.Path:
-    return self.folder / f'{run_name}_tsne.png'
-
-  def draw_tsne(self, run: pathlib.Path) -> None:
-    """Draws the t-SNE of a run directory's final model, if a report has computed it."""
-    path = self._tsne_path(run.resolve().name)
-    path.unlink(missing_ok=True)
-    description = files.read_json(run / run_directory.CONFIG) or {}
-    num_rounds = description['config']['num_rounds']
-    arrays = read_arrays(run / features.CACHE, features.KINDS)
-    if arrays and arrays['round'] == num_rounds:
-      files.make_folder(self.folder)
-      draw.representations(
-        path=path,
-        embedded=arrays['embedded'],
-        classes=arrays['classes'],
-        names=class_names(description, len(arrays['confusion'])),
-        title=f'{run.resolve().name}, after {num_rounds} rounds',
-      )
+    return [f'![{alt}]({self.link}/{name}.png)']
 
 
-def _attack_of(row: Row) -> str:
-  return row.runs[0].knobs['attack.name']
+def _style_of(row: Row) -> str:
+  """The style of a row's algorithm; MOON with mu 1 has one of its own."""
+  algorithm = _knob(row, 'algorithm')
+  is_mu_1 = algorithm == 'moon' and _knob(row, 'moon.mu') == 1.0
+  return 'mu_1' if is_mu_1 and row.name.endswith('mu_1') else algorithm
+
+
+def _knob(row: Row, name: str):
+  return row.runs[0].knobs[name]

@@ -40,7 +40,7 @@ from moon_jax.runner import clock, loop, provenance, run_directory
 from moon_jax.runner.signals import Stop, StoppedError
 from moon_jax.sweeps import running
 from moon_jax.sweeps.runs import SweepRun, in_one_folder
-from papers import kept_runs
+from papers import kept_runs, partitions
 
 PAPERS = pathlib.Path(__file__).parent
 _FLAGS = {
@@ -165,6 +165,7 @@ def work(
           print(f'{run.name}: {running.state_of(run)}', flush=True)
           loop.run(run.request, stop, load=load)
           print('kept', kept_runs.keep_run(workdir, results), flush=True)
+          partitions.add(results.parent / partitions.TABLE.name, workdir)
           stop.check(run.request.config.num_rounds)  # requested in the last round
       busy_names.clear()
     except run_directory.BusyError:

@@ -1,7 +1,6 @@
 """The rows of a table: a paper's variant, its reported accuracy, and its runs."""
 
 import functools
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,14 +14,10 @@ from moon_jax.report.statistics import Estimate, estimate
 from papers.estimates import late_mean
 from papers.kept_runs import KeptRun
 
-# SHA-256 of a data set that differs from the original -> the difference.
-_COPY_OF_CIFAR10 = 'a1928db65e5547bb57a6decf2a309992e6cdbf937a1870e4802fcc6c3f0e5461'
-_DIFFERENCES_OF_DATA = {_COPY_OF_CIFAR10: 'pixels decoded from JPEG'}
 # Words after a reported number: it is a training accuracy; its deviation is over the
 # clients of a trial instead of over trials.
 _IN_TRAINING = 'in training'
 _OVER_CLIENTS = 'over clients'
-_TRIALS = 3  # in each paper that reports a spread
 
 
 class Reported(NamedTuple):
@@ -57,21 +52,9 @@ class Row:
     words = [self.variant.setting, *self.changes(), f'seed{plural} {self.seeds}']
     return ', '.join(words)
 
-  @property
-  def conditions(self) -> tuple:
-    """What two rows must share to be compared: changes, rounds, and the data."""
-    numbers_of_rounds = {len(run.rounds) for run in self.runs}
-    data_digests = {run.data_digest for run in self.runs}
-    return self.changes(), numbers_of_rounds, data_digests
-
   def reported(self) -> Reported | None:
     """The accuracy that the paper reports."""
-    match = re.match(r'(\d+\.\d+)(?: \+- (\d+\.\d+))?', self.variant.reported)
-    if not match:
-      return None
-    mean, std = match.groups()
-    over_trials = std and _OVER_CLIENTS not in self.variant.reported
-    return Reported(float(mean), float(std) if over_trials else None)
+    return _reported(self.variant)
 
   def accuracy(self, run: KeptRun) -> pd.Series:
     """Round -> test accuracy, or training accuracy if the paper reports that."""
@@ -90,15 +73,6 @@ class Row:
     """Of the clients' own models in the last test; of no number without such models."""
     return last_of(run.accuracy('test_accuracy_std') for run in self.runs)
 
-  def differences(self) -> str:
-    """How the runs differ from the variant, and their data from the original data."""
-    digests = {run.data_digest for run in self.runs}
-    of_data = [
-      words for digest, words in _DIFFERENCES_OF_DATA.items() if digest in digests
-    ]
-    words = [f'`{change}`' for change in self.changes()] + sorted(of_data)
-    return ', '.join(words) or 'nothing'
-
   def changes(self) -> list[str]:
     """'KNOB=VALUE' for each knob of the runs that has another value in the variant."""
     knobs_of_variant = _knobs_of(self.config_choice)
@@ -115,23 +89,20 @@ class Row:
     lengths = [word for word in self.changes() if word.startswith('num_rounds=')]
     return bool(self.runs) and not lengths
 
-  def comparison(self) -> str:
-    """How far the runs, at least one, are from the reported accuracy, in words."""
-    measured = self.last_accuracy()
-    reported = self.reported()
-    if not reported:
-      return 'no number reported'
-    if self.changes():
-      return 'other settings'
-    difference = measured.mean - reported.mean
-    words = f'{abs(difference):.1f} {"above" if difference > 0 else "below"}'
-    if reported.std is None or measured.n == 1:
-      return words
-    standard_error = math.hypot(
-      measured.std / math.sqrt(measured.n), reported.std / math.sqrt(_TRIALS)
-    )
-    is_within = abs(difference) <= 2 * standard_error
-    return f'{words}, {"within" if is_within else "outside"} two standard errors'
+
+def _reported(variant: Variant) -> Reported | None:
+  match = re.match(r'(\d+\.\d+)(?: \+- (\d+\.\d+))?', variant.reported)
+  if not match:
+    return None
+  mean, std = match.groups()
+  over_trials = std and _OVER_CLIENTS not in variant.reported
+  return Reported(float(mean), float(std) if over_trials else None)
+
+
+def reported_by(choice: str) -> Reported | None:
+  """The accuracy that the paper of 'FILE:VARIANT' reports for it."""
+  file, _, name = choice.partition(':')
+  return _reported(config_lib.variants(f'configs/{file}.py')[name])
 
 
 def last_of(columns: Iterable[pd.Series]) -> Estimate:

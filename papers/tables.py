@@ -1,33 +1,33 @@
-"""The tables and lists of rows: accuracies, costs, comparisons, clients' own models."""
+"""The tables of the page: accuracies, clients' own models, attacks, skew, costs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from moon_jax.report.statistics import estimate, paired_difference
-from papers import kept_runs
+from moon_jax import config as config_lib
+from moon_jax.report.statistics import estimate
+from papers import curve, kept_runs
+from papers.differences import KeptRuns
 from papers.estimates import NOT_RUN, late_mean, text
-from papers.markdown import folded, table
-from papers.rows import Row
+from papers.kept_runs import KeptRun
+from papers.markdown import folded, signed, table
+from papers.partitions import effective_classes
+from papers.rows import Row, rows_of
 
-_ACCURACY_HEAD = (
-  'variant',
-  'reported',
-  'last',
-  'mean of 5',
-  'best',
-  'rounds',
-  'seeds',
-  'what differs',
-  'comparison',
-)
-_COST_HEAD = (
-  'command',
-  'seconds a round, median',
-  'minutes in all',
-  'machine',
-  'commit',
+# The config files of experiments, in the order of the page.
+FILES = (
+  'moon_cvpr21',
+  'curve',
+  'ablation',
+  'review',
+  'moonflower',
+  'dco_moon',
+  'sa_moon',
+  'rivals',
+  'attacks',
+  'arrays',
 )
 # Heading -> column of metrics.jsonl.
 _PERSONAL_COLUMNS = {
@@ -36,56 +36,47 @@ _PERSONAL_COLUMNS = {
   'fine-tuned': 'tuned_accuracy_mean',
   'own models': 'personal_accuracy_mean',
 }
-# Heading -> column of metrics.jsonl.
+
 _USER_COLUMNS = {
   'seen users': 'user_accuracy_seen_mean',
   'unseen users': 'user_accuracy_unseen_mean',
 }
 
 
-# --- @table ---------------------------------------------------------------------------
-
-
 def accuracies(rows: Sequence[Row]) -> list[str]:
-  """A table of the rows that have runs; the others are folded up below it."""
-  with_runs = [row for row in rows if row.runs]
-  without_runs = [row for row in rows if not row.runs]
-  lines = table(_ACCURACY_HEAD, map(_accuracy_cells, with_runs)) if with_runs else []
-  if with_runs and without_runs:
-    lines.append('')
-  if without_runs:
-    summary = f'Not run: {len(without_runs)} of {len(rows)}'
-    names = '; '.join(f'`{row.name}`{_reported_words(row)}' for row in without_runs)
-    lines += folded(summary, [f'{names}.'])
-  return lines
+  """A table of the rows with runs of full length: the paper's accuracies, and here."""
+  cells = [_accuracy_cells(row) for row in rows if row.has_full_length()]
+  return table(('variant', 'paper', 'here, mean of 5', 'last round', 'seeds'), cells)
 
 
 def _accuracy_cells(row: Row) -> list[str]:
-  """The cells of a row that has runs."""
   last_words = text(row.last_accuracy())
   client_deviation = row.client_deviation()
   if client_deviation.n:
     last_words += f' (clients +- {client_deviation.mean:.1f})'
-  best = max(row.accuracy(run).max() for run in row.runs)
-  last_rounds = {str(run.rounds[-1]['round']) for run in row.runs}
+  name = row.variant.setting
+  if row.changes():
+    name += f', with {", ".join(f"`{change}`" for change in row.changes())}'
   return [
-    f'`{row.name}`: {row.variant.setting}',
+    name,
     row.variant.reported or '-',
-    last_words,
     text(row.late_accuracy()),
-    f'{best:.1f}',
-    ', '.join(sorted(last_rounds)),
+    last_words,
     row.seeds,
-    row.differences(),
-    row.comparison(),
   ]
 
 
-def _reported_words(row: Row) -> str:
-  return f', reported {row.variant.reported}' if row.variant.reported else ''
-
-
-# --- @personal ------------------------------------------------------------------------
+def not_run(kept_runs_of_page: KeptRuns) -> list[str]:
+  """The variants that have no run of full length, a line for each config file."""
+  lines = []
+  for file in FILES:
+    names = config_lib.variants(f'configs/{file}.py')
+    rows = rows_of(file, [*names], kept_runs_of_page)
+    run_names = {row.name for row in rows if row.has_full_length()}
+    left = [f'`{name}`' for name in names if name not in run_names]
+    if left:
+      lines.append(f'- `{file}`, {len(left)} of {len(names)}: {", ".join(left)}.')
+  return lines
 
 
 def personal(rows: Sequence[Row]) -> list[str]:
@@ -105,26 +96,23 @@ def personal(rows: Sequence[Row]) -> list[str]:
   return table(['algorithm', *_PERSONAL_COLUMNS, 'seeds'], lines)
 
 
-# --- @unseen --------------------------------------------------------------------------
-
-
 def unseen(rows: Sequence[Row]) -> list[str]:
   """A table of the accuracy of users who train and of users who do not, in per cent.
 
   Each is the mean over the users, and over the last five tests. Beside it is the mean
-  difference to FedAvg on the same data, paired by seed.
+  difference to FedAvg on the same data, paired by seed, and its 95 % interval.
   """
-  of_fedavg = [
+  rows_of_fedavg = [
     row for row in rows if row.runs and row.runs[0].knobs['algorithm'] == 'fedavg'
   ]
   lines = []
   for row in rows:
     cells = [row.variant.setting]
-    fedavg = next((r for r in of_fedavg if _are_comparable(r, row)), None)
+    fedavg = next((other for other in rows_of_fedavg if _share_data(other, row)), None)
     for column in _USER_COLUMNS.values():
-      of_row = _late_by_seed(row, column)
-      cells.append(text(estimate(of_row)))
-      cells.append(_difference_to(fedavg, row, of_row, column))
+      late = _late_by_seed(row, column)
+      cells.append(text(estimate(late)))
+      cells.append(_less(late, _late_by_seed(fedavg, column)) if fedavg else '')
     lines.append([*cells, row.seeds or NOT_RUN])
   head = ['data, algorithm']
   for name in _USER_COLUMNS:
@@ -132,45 +120,124 @@ def unseen(rows: Sequence[Row]) -> list[str]:
   return table([*head, 'seeds'], lines)
 
 
-def _difference_to(fedavg: Row | None, row: Row, of_row: pd.Series, column: str) -> str:
-  """'+0.5 +- 0.3 (p = 0.2)', of seeds that both have; '' if there is nothing to say."""
-  if fedavg is None:
-    return ''
-  difference = paired_difference(of_row, _late_by_seed(fedavg, column))
-  mean, std, num_pairs = difference.estimate
-  words = f'{mean:+.1f}'
-  if num_pairs > 1:
-    words += f' +- {std:.1f}'
-  if difference.p_value is not None:
-    words += f' (p = {difference.p_value:.2g})'
-  return words
+def _share_data(fedavg: Row, row: Row) -> bool:
+  """Whether another variant has runs on the data of FedAvg's, with a seed of them."""
+  pairs = {
+    (run.seed, run.data_digest) for run in fedavg.runs if fedavg.name != row.name
+  }
+  return any((run.seed, run.data_digest) in pairs for run in row.runs)
 
 
-# --- @costs ---------------------------------------------------------------------------
+def _late_by_seed(row: Row, column: str) -> pd.Series:
+  """Seed -> the mean of the last five numbers of a column, in per cent."""
+  means = {run.seed: late_mean(run.accuracy(column)) for run in row.runs}
+  return pd.Series(means, dtype=float)
 
 
-def costs(rows: Sequence[Row]) -> list[str]:
-  """The commands and costs of the rows that have runs."""
-  runs = [run for row in rows for run in row.runs]
-  if not runs:
-    return []
+def _less(late: pd.Series, late_of_fedavg: pd.Series) -> str:
+  """'+0.5 (-0.2 to +1.2)', of the seeds that both have."""
+  difference = estimate((late - late_of_fedavg).dropna())
+  if difference.n < 2:
+    return signed(difference.mean)
+  ends = (
+    difference.mean - difference.half_width,
+    difference.mean + difference.half_width,
+  )
+  return f'{signed(difference.mean)} ({signed(ends[0])} to {signed(ends[1])})'
+
+
+def attacks(kept_runs_of_page: KeptRuns) -> list[str]:
+  """Accuracies of the server's rules over the fraction of attackers, by attack."""
+  rules = ('mean', 'median', 'trimmed', 'krum')
+  fractions = (0.1, 0.2, 0.3, 0.4)
+  names = {'none': 'attacks_{}_seed0'} | {
+    f'{attack.upper()}, {fraction:.0%}': f'attacks_{attack}_{fraction}_{{}}_seed0'
+    for attack in ('alie', 'ipm')
+    for fraction in fractions
+  }
+  rows = [
+    [attack, *(_late(name.format(rule), kept_runs_of_page) for rule in rules)]
+    for attack, name in names.items()
+  ]
+  return table(('attackers', 'mean', 'median', 'trimmed mean', 'Krum'), rows)
+
+
+def _late(name: str, kept_runs_of_page: KeptRuns) -> str:
+  run = kept_runs_of_page.get(name)
+  return NOT_RUN if run is None else f'{late_mean(run.accuracy()):.1f}'
+
+
+# --- skew -----------------------------------------------------------------------------
+
+
+def skew_table(
+  moon: curve.Curve,
+  class_counts: Mapping[str, np.ndarray],
+) -> list[str]:
+  """Effective classes of a client beside the accuracies, by seed.
+
+  Args:
+    moon: MOON's curve.
+    class_counts: name of a run -> [N, Y] its class counts.
+  """
+  rows = []
+  for name, column in curve.COLUMNS.items():
+    stem = column.choice.format('fedavg').replace(':', '_')
+    for pair in moon.pairs[name].itertuples():
+      counts = class_counts[f'{stem}_seed{pair.seed}']
+      rows.append(
+        [
+          f'{name}, seed {pair.seed}',
+          f'{effective_classes(counts):.2f}',
+          f'{counts.sum(axis=1).min()} to {counts.sum(axis=1).max()}',
+          f'{pair.second:.1f}',
+          f'{pair.first:.1f}',
+          signed(pair.difference),
+        ]
+      )
+  head = ('skew', 'effective classes', 'images of a client', 'FedAvg', 'MOON', 'less')
+  return table(head, rows)
+
+
+# --- costs ----------------------------------------------------------------------------
+
+
+def costs(kept_runs_of_page: KeptRuns) -> list[str]:
+  """Seeds, cost, machine and commits of all kept runs, folded up for each file."""
   lines = []
-  hours = 0.0
-  for run in runs:
-    cost = run.provenance.get('cost', {})
-    seconds = cost.get('seconds', 0)
-    hours += seconds / 3600
-    lines.append(
-      [
-        f'`{run.command}`',
-        f'{cost["median"]:.1f}' if 'median' in cost else 'not recorded',
-        f'{seconds / 60:.1f}' if 'seconds' in cost else 'not recorded',
-        _machine(run.provenance),
-        (run.provenance.get('git_commit') or '')[:7],
-      ]
+  for file in FILES:
+    rows = rows_of(
+      file, [*config_lib.variants(f'configs/{file}.py')], kept_runs_of_page
     )
-  summary = f'Commands and costs of {len(runs)} runs, {hours:.1f} hours in all'
-  return folded(summary, table(_COST_HEAD, lines))
+    rows = [row for row in rows if row.runs]
+    runs = [run for row in rows for run in row.runs]
+    hours = sum(run.provenance.get('cost', {}).get('seconds', 0) for run in runs) / 3600
+    head = ('variant', 'seeds', 's a round', 'minutes in all', 'machine', 'commits')
+    summary = f'{file}: {len(runs)} runs, {hours:.1f} hours'
+    lines += [*folded(summary, table(head, map(_cost_cells, rows))), '']
+  return lines
+
+
+def _cost_cells(row: Row) -> list[str]:
+  costs_of_runs = [run.provenance.get('cost', {}) for run in row.runs]
+  medians = [cost['median'] for cost in costs_of_runs if 'median' in cost]
+  minutes = sum(cost.get('seconds', 0) for cost in costs_of_runs) / 60
+  name = f'`{" ".join([row.name, *row.changes()])}`'
+  return [
+    name,
+    row.seeds,
+    f'{np.median(medians):.1f}' if medians else 'not recorded',
+    f'{minutes:.0f}' if minutes else 'not recorded',
+    '; '.join(dict.fromkeys(_machine(run.provenance) for run in row.runs)),
+    ', '.join(dict.fromkeys(_commits(run) for run in row.runs)),
+  ]
+
+
+def _commits(run: KeptRun) -> str:
+  """The commits that a run was computed at, the first one first."""
+  starts = [*run.provenance.get('earlier', []), run.provenance]
+  commits = [(start.get('git_commit') or '')[:7] for start in starts]
+  return ' then '.join(dict.fromkeys(filter(None, commits)))
 
 
 def _machine(provenance: Mapping[str, Any]) -> str:
@@ -182,59 +249,3 @@ def _machine(provenance: Mapping[str, Any]) -> str:
   if machine and used_processor:
     names.append(f'{machine["processor"]}, {machine["cores"]} core(s)')
   return ' and '.join(names)
-
-
-# --- @compare -------------------------------------------------------------------------
-
-
-def comparisons(rows: Sequence[Row]) -> list[str]:
-  """'MOON - FedAvg: ...': the first variant minus each of the others."""
-  first_variant = [row for row in rows if row.name == rows[0].name]
-  return [
-    f'- {_comparison(first, second)}'
-    for second in rows
-    for first in first_variant
-    if _are_comparable(first, second)
-  ]
-
-
-def _are_comparable(first: Row, second: Row) -> bool:
-  """Whether two variants have runs of one seed under equal conditions."""
-  if first.name == second.name or first.conditions != second.conditions:
-    return False
-  seeds = {run.seed for run in first.runs} & {run.seed for run in second.runs}
-  return bool(seeds)
-
-
-def _comparison(first: Row, second: Row) -> str:
-  """The difference of two comparable rows, paired by seed."""
-  names = f'`{first.name}` - `{second.name}`'
-  changes = first.changes()
-  if changes:
-    names += f' ({", ".join(changes)})'
-  difference = paired_difference(_late_by_seed(first), _late_by_seed(second))
-  mean, std, num_pairs = difference.estimate
-  if num_pairs == 1:
-    details = ['1 seed', 'too few to rank them']
-  else:
-    details = [f'{num_pairs} seeds', f'+- {std:.1f}']
-  if difference.p_value is not None:
-    details.append(f'p = {difference.p_value:.2g} of a paired t-test')
-  reported = '' if changes else _reported_difference(first, second)
-  return (
-    f'{names}, mean of 5 tests: {mean:+.1f} points ({", ".join(details)}){reported}.'
-  )
-
-
-def _reported_difference(first: Row, second: Row) -> str:
-  reported_first, reported_second = first.reported(), second.reported()
-  if not reported_first or not reported_second:
-    return ''
-  difference = round(reported_first.mean - reported_second.mean, 2)
-  return f'; reported {difference:+g}'
-
-
-def _late_by_seed(row: Row, column: str = 'test_accuracy') -> pd.Series:
-  """Seed -> the mean of an accuracy over the last five tests of its run."""
-  means = {run.seed: late_mean(run.accuracy(column)) for run in row.runs}
-  return pd.Series(means, dtype=float)

@@ -25,14 +25,16 @@ def test_an_endpoint_is_of_five_tests():
   assert 10 not in endpoints(accuracy.drop(8))
 
 
-def test_a_level_is_reached_by_the_mean_of_five():
-  accuracies = [0.0, 0.0, 50.0, 0.0, 0.0, 0.0, 10.0, 40.0, 0.0]
-  ends = endpoints(pd.Series(accuracies, index=range(1, 10)))
-  assert ends.to_dict() == {5: 10, 6: 10, 7: 12, 8: 10, 9: 10}
-  assert curve._rounds_to(10.0, ends, 9) == '5'
-  assert curve._rounds_to(12.0, ends, 9) == '7'
-  assert curve._rounds_to(12.0, ends, 6) == 'never'
-  assert curve._rounds_to(12.1, ends, 9) == 'never'
+def test_a_level_is_reached_by_the_mean_of_five(tmp_path):
+  accuracies = [0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.1, 0.4, 0.0]
+  flags = '--config=configs/moon_cvpr21.py:fedavg', '--config.num_rounds=9'
+  path = kept_runs.keep_run(write_run(tmp_path / 'a', accuracies, *flags), tmp_path)
+  run = kept_runs.read(path)
+  # Means of five in rounds 5 to 9: 10, 10, 12, 10, 10.
+  assert curve.rounds_to(10.0, run, 9) == 5
+  assert curve.rounds_to(11.9, run, 9) == 7
+  assert curve.rounds_to(11.9, run, 6) is None
+  assert curve.rounds_to(12.1, run, 9) is None
 
 
 def test_the_pooled_deviation_weighs_by_degrees_of_freedom():
@@ -70,21 +72,13 @@ def test_the_slope_is_of_a_line_on_log_beta():
   assert slope.count == 3
 
 
-def test_a_slope_outside_the_test_has_no_verdict_and_each_seed_has_its_own():
-  fedavg = pd.Series({ROUNDS: 0.0})
-  pairs_by_column = {}
-  for name, column in curve.COLUMNS.items():
-    log_beta = math.log10(column.beta or 1.0)
-    pairs_by_column[name] = [
-      curve.Pair(seed, fedavg, pd.Series({ROUNDS: seed * log_beta}))
-      for seed in range(4)
-    ]
-  pairs = curve.Pairs('MOON', ROUNDS, pairs_by_column, set())
-  planned, every_seed = curve._slopes(pairs, is_tested=False)
-  assert planned.startswith('Slope on log beta, 15 pairs of seeds 0, 1, 2: +1.00 ')
-  assert planned.endswith('. By seed: +0.00, +1.00, +2.00.')
-  assert every_seed.startswith('Slope on log beta, 20 pairs of all seeds: +1.50 ')
-  assert 'p = ' not in planned + every_seed
+def test_groups_differ_by_more_than_their_deviations():
+  # Means 1, 2, 3, variances 1 within: 3 * 1 between, F = 3; (2, 6) degrees of freedom.
+  groups = [[0.0, 1.0, 2.0], [1.0, 2.0, 3.0], [2.0, 3.0, 4.0]]
+  outcome = differences.f_test(groups)
+  assert outcome.statistic == pytest.approx(3.0)
+  assert outcome.freedom == (2, 6)
+  assert outcome.p_value == pytest.approx(0.125)  # (1 + 2 * 3 / 6) ** -3
 
 
 # --- tables ---------------------------------------------------------------------------
@@ -121,36 +115,46 @@ def cells(lines, first_cell):
 
 
 def test_a_cell_has_the_differences_of_its_pairs(paths):
-  directive = f'@curve moon {ROUNDS}'
-  assert lines_of(paths, directive) == [f'MOON, mu 5, at round {ROUNDS}: not run.']
+  table = "{{ curve_table('moon', 100) }}"
   for seed, (fedavg, moon) in enumerate([(60, 60.2), (50, 52.1), (70, 71.2)]):
     keep_run(paths, 'moon_cvpr21.py:fedavg', seed, fedavg)
     keep_run(paths, 'moon_cvpr21.py:moon', seed, moon)
-    if seed == 1:
-      assert 'points (1 degree of freedom).' in lines_of(paths, directive)[-3]
   keep_run(paths, 'curve.py:beta_5_fedavg', 0, 70)
   keep_run(paths, 'curve.py:beta_5_moon', 0, 60)
   keep_run(paths, 'curve.py:beta_5_moon', 1, 69)
-  lines = lines_of(paths, directive)
-  assert cells(lines, 'beta 0.1')[:2] == ['no pair', '']
-  assert lines[0].startswith('| column | seeds | FedAvg | MOON, mu 5 | difference |')
+  lines = lines_of(paths, table)
   # The values for seeds 0, 1 and 2 are worked by hand above.
   assert ' | '.join(cells(lines, 'beta 0.5')) == (
-    '0, 1, 2 | 60.0, 50.0, 70.0 | 60.2, 52.1, 71.2 | +0.2, +2.1, +1.2 | +1.17 | '
-    '+- 2.36 | +- 2.36 | undecided | 100, 100, 100 | 100, 100, 100'
+    '60.0, 50.0, 70.0 | 60.2, 52.1, 71.2 | +0.2, +2.1, +1.2 | +1.17 +- 2.36 | '
+    '+- 2.36 | undecided | 100 / 100, 100 / 100, 100 / 100'
   )
   # The interval is 4.302653 pooled deviations; one pair is too few to decide.
   assert ' | '.join(cells(lines, 'beta 5')) == (
-    '0 | 70.0 | 60.0 | -10.0 | -10.00 |  | +- 4.09 | '
-    'undecided (lower by the pooled deviation) | 100 | never'
+    '70.0 | 60.0 | -10.0 | -10.00 | +- 4.09 | '
+    'undecided (lower by the pooled deviation) | 100 / never'
   )
-  assert 'deviation of 0.95 points (2 degrees of freedom).' in lines[-3]
-  assert lines[-1] == 'Slope on log beta: reported when 15 pairs are run; 4 are.'
-  means = cells(lines_of(paths, '@means 100'), 'MOON, mu 5')
-  assert means == [*['not run'] * 3, '+1.2 (3)', '-10.0 (1)', 'not run']
+  assert not any(line.startswith('| beta 0.1 ') for line in lines)
+  assert 'of a difference: 0.95 points (2 degrees of freedom).' in lines[-1]
+  means = cells(lines_of(paths, '{{ mean_table(100) }}'), 'MOON, mu 5')
+  assert means == [*['not run'] * 3, '+1.2', '-10.0', 'not run']
+
+
+def test_a_column_in_which_runs_diverged_has_no_mean(paths):
+  keep_run(paths, 'curve.py:beta_0.05_fedavg', 0, 50)
+  keep_run(paths, 'curve.py:beta_0.05_scaffold', 0, 47)
+  diverged = kept_runs.path_of(paths.runs, 'curve.py_beta_0.05_scaffold_00')
+  paths.diverged.mkdir()
+  for seed in (1, 2):
+    name = f'curve_beta_0.05_scaffold_seed{seed}'
+    kept_runs.path_of(paths.diverged, name).write_bytes(diverged.read_bytes())
+  row = cells(lines_of(paths, "{{ curve_table('scaffold', 100) }}"), 'beta 0.05')
+  assert row == ['50.0', '47.0', '-3.0', '', '', '2 of 3 diverged', '100 / never']
+  means = cells(lines_of(paths, '{{ mean_table(100) }}'), 'SCAFFOLD')
+  assert means[0] == '2 of 3 diverged'
 
 
 def test_the_planned_test_waits_for_all_its_pairs(paths):
+  slope = "{% set s = curve('moon', 100).slope() %}{{ s and s.slope | signed(2) }}"
   mean_differences = {
     'curve.py:beta_0.05_': -1.0,
     'curve.py:beta_0.1_': 0.0,
@@ -162,44 +166,52 @@ def test_the_planned_test_waits_for_all_its_pairs(paths):
   for variant, difference in mean_differences.items():
     for seed in range(3):
       keep_run(paths, f'{variant}fedavg', seed, 60)
+      if (variant, seed) == ('moon_cvpr21.py:', 2):
+        assert lines_of(paths, slope) == ['None']
       keep_run(paths, f'{variant}moon', seed, 60 + difference + 0.3 * (seed - 1))
-  # A run of another setting, such as an ablation, is no pair.
+  # A run of another setting, such as an ablation, is no pair; nor is another seed.
   keep_run(paths, 'moon_cvpr21.py:moon', 0, 90, '--config.partition.balance=false')
-  table_of_all = '@table moon_cvpr21: moon'
-  lines = lines_of(paths, '@curve moon 100', table_of_all)
-  (slope,) = [line for line in lines if line.startswith('Slope')]
+  keep_run(paths, 'curve.py:beta_5_fedavg', 3, 60)
+  keep_run(paths, 'curve.py:beta_5_moon', 3, 90)
   # Means -1, 0, 0.5, 1, 2 at log10 beta -1.30103, -1, -0.52288, -0.30103, 0.69897:
   # sxy 3.349485, sxx 2.368194.
-  assert slope.startswith('Slope on log beta, 15 pairs of seeds 0, 1, 2: +1.41 points')
-  assert slope.endswith(': rising. By seed: +1.41, +1.41, +1.41.')
-  # Six columns: with 12 degrees of freedom the pooled interval decides, 1.257938 * 0.3;
-  # by the cell's own, 2.484138 * 0.3, 0.5 would be undecided.
-  assert cells(lines, 'beta 0.3')[4:8] == [
-    '+0.50',
-    '+- 0.75',
+  assert lines_of(paths, slope) == ['+1.41']
+  slopes = "{{ curve('moon', 100).slopes_by_seed() | listed(2) }}"
+  assert lines_of(paths, slopes) == ['1.41, 1.41 and 1.41']
+
+
+def test_the_pooled_deviation_decides_with_twelve_degrees_of_freedom(paths):
+  for name, column in curve.COLUMNS.items():
+    choice = column.choice.replace(':', '.py:')
+    for seed in range(3):
+      keep_run(paths, choice.format('fedavg'), seed, 60)
+      mean = -1.0 if name == 'beta 0.05' else 0.5
+      keep_run(paths, choice.format('moon'), seed, 60 + mean + 0.3 * (seed - 1))
+  lines = lines_of(paths, "{{ curve_table('moon', 100) }}")
+  # Pooled 1.257938 * 0.3; by the cell's own, 2.484138 * 0.3, 0.5 would be undecided.
+  assert cells(lines, 'beta 0.3')[3:6] == [
+    '+0.50 +- 0.75',
     '+- 0.38',
     'higher (undecided by the own deviation)',
   ]
-  assert cells(lines, 'beta 0.05')[7] == 'lower'
-  assert cells(lines, 'beta 0.1')[7] == 'undecided'
-  means = cells(lines_of(paths, '@means 100', table_of_all), 'MOON, mu 5')
-  assert means[:3] == ['**-1.0** (3)', '+0.0 (3)', '**+0.5** (3)']
+  assert cells(lines, 'beta 0.05')[5] == 'lower'
+  means = cells(lines_of(paths, '{{ mean_table(100) }}'), 'MOON, mu 5')
+  assert means[:3] == ['**-1.0**', '+0.5', '+0.5']
 
 
 def test_runs_of_other_data_are_no_pair(paths):
   keep_run(paths, 'moon_cvpr21.py:fedavg', 0, 60, config_changes={'data_digest': 'a'})
   keep_run(paths, 'moon_cvpr21.py:moon', 0, 70, config_changes={'data_digest': 'b'})
-  assert lines_of(paths, '@curve moon 100') == ['MOON, mu 5, at round 100: not run.']
-  lines = lines_of(paths, '@partitions 100')
+  gap = "{{ gap('moon_cvpr21:moon', 'moon_cvpr21:fedavg').count }}"
+  assert lines_of(paths, gap) == ['0']
+  lines = lines_of(paths, '{{ partition_table(100) }}')
   assert cells(lines, 'each seed its own partition')[:2] == ['', 'not run']
-  assert lines_of(paths, '@compare moon_cvpr21: moon fedavg') == ['']
-  lines = lines_of(paths, '@ablation 100', '@table moon_cvpr21: moon')
-  assert cells(lines, 'none')[3] == 'not run'
 
 
 def test_an_ablation_sets_each_change_beside_the_setting_at_the_same_round(paths):
   not_run = 'not run'
-  assert cells(lines_of(paths, '@ablation 50'), 'none') == [not_run] * 5
+  table = '{{ ablation_table(50) }}'
+  assert cells(lines_of(paths, table), 'none') == [not_run] * 5
   keep_run(paths, 'moon_cvpr21.py:fedavg', 0, 60)
   keep_run(paths, 'moon_cvpr21.py:moon', 0, 61.5)
   keep_run(paths, 'moon_cvpr21.py:fedavg', 1, 99)
@@ -208,14 +220,12 @@ def test_an_ablation_sets_each_change_beside_the_setting_at_the_same_round(paths
     accuracies = [0.1] * 45 + [accuracy / 100] * 5
     run = write_run(paths.runs.parent / variant, accuracies, flag)
     kept_runs.keep_run(run, paths.runs)
-  lines = lines_of(paths, '@ablation 50', '@costs moon_cvpr21: fedavg')
+  lines = lines_of(paths, table)
   # The mean of rounds 46 to 50, not of the run's last five.
   assert cells(lines, 'none') == ['0.0', not_run, not_run, '0.0 (+0.0)', not_run]
   no_head = cells(lines, 'no projection head')
   assert no_head == [not_run, not_run, '40.0', not_run, not_run]
   assert cells(lines, 'equal weights of clients')[0] == '50.0'
   keep_run(paths, 'moon_cvpr21.py:scaffold', 0, 57.5)
-  lines = lines_of(paths, '@ablation 100', '@costs moon_cvpr21: fedavg')
-  changes = cells(lines, 'none')
+  changes = cells(lines_of(paths, '{{ ablation_table(100) }}'), 'none')
   assert changes == ['60.0', not_run, '57.5 (-2.5)', '61.5 (+1.5)', not_run]
-  assert cells(lines, 'equal weights of clients')[0] == not_run

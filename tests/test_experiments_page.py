@@ -7,17 +7,16 @@ import re
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from moon_jax import config
 from moon_jax.core.errors import ExitCode, UsageError
-from papers import build, draw, kept_runs
+from papers import build, claims, draw, kept_runs, partitions, tables
+from papers.differences import Comparison
 from papers.page import Paths, page
 from tests.run_directories import edit_json, edit_lines, write_lines, write_run
 
 ROOT = pathlib.Path(__file__).parents[1]
 COMMITTED = Paths.below(ROOT)
-PAPERS = ('moon_cvpr21', 'moonflower', 'dco_moon', 'review', 'sa_moon')
 NUM_ROUNDS = 100
 FEDAVG = 'configs/moon_cvpr21.py:fedavg'
 MOON = 'configs/moon_cvpr21.py:moon'
@@ -31,12 +30,18 @@ def test_the_committed_page_is_what_the_command_writes():
   assert page(COMMITTED) == COMMITTED.page.read_text()
 
 
-@pytest.mark.parametrize('paper', PAPERS)
-def test_every_variant_of_a_paper_stands_in_a_table(paper):
-  lines = COMMITTED.template.read_text().splitlines()
-  tables = [line.split() for line in lines if line.startswith(f'@table {paper}: ')]
-  variants = [variant for _, _, *variants in tables for variant in variants]
-  assert sorted(variants) == sorted(config.variants(f'configs/{paper}.py'))
+def test_every_variant_has_run_or_is_listed_as_not_run():
+  appendix = COMMITTED.page.read_text().partition('\n### Not run\n')[2]
+  for file in tables.FILES:
+    for name in config.variants(f'configs/{file}.py'):
+      assert re.search(rf'`{re.escape(name)}[` ]', appendix), f'{file}: {name}'
+
+
+def test_the_answer_is_short():
+  """1,500 words before the appendix; an alternative text is not read."""
+  answer = COMMITTED.page.read_text().partition('\n## Appendix\n')[0]
+  visible = re.sub(r'!\[[^]]*\]\([^)]*\)', '', answer)
+  assert 1000 < len(re.findall(r'[A-Za-z0-9][^ |\n]*', visible)) <= 1500
 
 
 def test_the_kept_runs_hold_no_folder_of_the_machine_they_ran_on():
@@ -57,7 +62,7 @@ def paths(tmp_path):
   paths = Paths.below(tmp_path)
   paths.template.parent.mkdir()
   paths.page.parent.mkdir()
-  write_template(paths, '@table moon_cvpr21: fedavg moon')
+  write_template(paths, "{{ accuracies('moon_cvpr21', 'fedavg moon') }}")
   return paths
 
 
@@ -97,14 +102,14 @@ def add(tmp_path, runs):
   return Paths.below(tmp_path).page.read_text()
 
 
-def all_cells(text, variant):
-  """The cells of each row of a variant."""
-  lines = [line for line in text.splitlines() if line.startswith(f'| `{variant}`')]
+def all_cells(text, setting):
+  """The cells of each row whose first cell begins with a setting."""
+  lines = [line for line in text.splitlines() if line.startswith(f'| {setting}')]
   return [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
 
 
-def cells(text, variant):
-  (row,) = all_cells(text, variant)
+def cells(text, setting):
+  (row,) = all_cells(text, setting)
   return row
 
 
@@ -122,16 +127,20 @@ def test_a_finished_run_fills_its_row(paths, tmp_path):
   )
   # In all rounds but the first, the idle time includes a save.
   edit_lines(run / 'timings.jsonl', lambda line: line.update(save_seconds=0.2))
+  counts = np.array([[8, 0], [4, 4]])
+  np.savez(run / 'partition.npz', class_counts=counts)
   text = add(tmp_path, [run])
-  assert '|\n\n<details><summary>Not run: 1 of 2</summary>\n\n`moon`, report' in text
-  # 66.4 - 66.3; one seed has no deviation to compare with the reported 0.5.
-  numbers = ['66.4', '66.4', '66.4', '100', '0', 'nothing', '0.1 above']
-  assert cells(text, 'fedavg')[2:] == numbers
+  numbers = ['66.3 +- 0.5 (table 1)', '66.4', '66.4', '0']
+  assert cells(text, 'FedAvg')[1:] == numbers
   path = kept_runs.path_of(paths.runs, 'one')
   description = kept_runs.read_description(path)
   assert '/home/me' not in json.dumps(description)
   # 100 rounds of 2 + 0.5 + 0.2 s, 99 of 0.05 s, the first of 0.25 s; 2.5 s each.
   assert description['cost'] == {'seconds': 275, 'median': 2.5}
+  (kept_counts,) = partitions.read(paths.partitions).values()
+  np.testing.assert_array_equal(kept_counts, counts)
+  # One client has one class, the other two that are equally frequent.
+  assert partitions.effective_classes(kept_counts) == pytest.approx(1.5)
 
 
 def test_a_kept_run_has_the_records_byte_by_byte_and_always_the_same_bytes(
@@ -149,67 +158,73 @@ def test_a_kept_run_has_the_records_byte_by_byte_and_always_the_same_bytes(
   assert path.read_bytes() == packed
 
 
-def test_a_deviation_over_clients_is_not_taken_for_one_over_trials(paths, tmp_path):
-  write_template(paths, '@table moon_cvpr21: solo')
+def test_a_deviation_over_clients_stands_beside_the_last_accuracy(paths, tmp_path):
+  write_template(paths, "{{ accuracies('moon_cvpr21', 'solo') }}")
   flag = '--config=configs/moon_cvpr21.py:solo'
   runs = [
     write_run(tmp_path / f's{seed}', [last], flag, seed=seed, test_accuracy_std=0.04)
     for seed, last in enumerate((0.4, 0.42))
   ]
-  row = cells(add(tmp_path, runs), 'solo')
-  assert row[2] == '41.0 +- 1.4 (clients +- 4.0)'
-  assert row[8] == '5.3 below'
+  assert cells(add(tmp_path, runs), 'SOLO')[3] == '41.0 +- 1.4 (clients +- 4.0)'
 
 
 def test_a_figure_of_training_is_compared_with_training(paths, tmp_path):
-  write_template(paths, '@table moonflower: mu_1')
+  write_template(paths, "{{ accuracies('moonflower', 'mu_1') }}")
   config_choice = 'configs/moonflower.py:mu_1'
   run = finished_run(
     tmp_path, 'one', 0.3, config_choice=config_choice, train_accuracy=0.511
   )
-  row = cells(add(tmp_path, [run]), 'mu_1')
+  row = cells(add(tmp_path, [run]), 'MOON, mu 1')
   assert row[1:4] == ['figure only, of accuracy in training', '51.1', '51.1']
-  assert row[8] == 'no number reported'
 
 
 def test_seeds_are_averaged_and_what_differs_is_a_row_of_its_own(paths, tmp_path):
   runs = runs_of_seeds(tmp_path, 0.6194, 0.02, range(3))
   other = finished_run(tmp_path, 'other', 0.5, '--config.batch_size=32')
-  rows = {row[7]: row for row in all_cells(add(tmp_path, [*runs, other]), 'fedavg')}
-  assert sorted(rows) == ['`batch_size=32`', 'nothing']
-  assert rows['`batch_size=32`'][8] == 'other settings'
+  rows = {row[0]: row for row in all_cells(add(tmp_path, [*runs, other]), 'FedAvg')}
+  assert sorted(rows) == ['FedAvg', 'FedAvg, with `batch_size=32`']
   # The sample deviation of 61.94, 63.94, 65.94.
-  assert rows['nothing'][2] == '63.9 +- 2.0'
-  assert rows['nothing'][6] == '0, 1, 2'
-  # 2.36 is below 2 * sqrt(2.0^2 / 3 + 0.5^2 / 3) = 2.38, and above 2 * 2.0 / sqrt(3).
-  assert rows['nothing'][8] == '2.4 below, within two standard errors'
-  runs = runs_of_seeds(tmp_path, 0.695, 0.02, range(3), config_choice=MOON)
-  # 71.5 - 69.1 = 2.4 is above 2 * sqrt(2.0^2 / 3 + 0.4^2 / 3) = 2.36.
-  row = cells(add(tmp_path, runs), 'moon')
-  assert row[8] == '2.4 above, outside two standard errors'
+  assert rows['FedAvg'][2:] == ['63.9 +- 2.0', '63.9 +- 2.0', '0, 1, 2']
 
 
-def test_differences_are_paired_by_seed(paths, tmp_path):
-  write_template(paths, '@compare moon_cvpr21: moon fedavg')
+def test_a_claim_is_judged_by_the_interval_of_its_pairs(paths, tmp_path):
+  write_template(paths, "{{ claims(('speed', 'a paper')) }}")
   fedavg = runs_of_seeds(tmp_path, 0.6, 0.02, (0, 1, 2))
   moon = runs_of_seeds(tmp_path, 0.61, 0.03, (0, 1, 5), config_choice=MOON)
-  one_pair = add(tmp_path, [fedavg[0], moon[0]])
-  assert '+1.0 points (1 seed, too few to rank them); reported +2.8.' in one_pair
-  # Runs with other settings are no pair of these, but can be one of their own.
+  row, *_ = all_cells(add(tmp_path, [fedavg[0], moon[0]]), 'MOON - FedAvg')
+  assert row[1:] == ['MOON, table 1: +2.8', '+1.0 (1 seed)', 'untested']
+  # Runs with other settings are no pair of these.
   flag = '--config.batch_size=32'
   add(tmp_path, [finished_run(tmp_path, 'm9', 0.9, flag, config_choice=MOON)])
-  text = add(tmp_path, [finished_run(tmp_path, 'f9', 0.7, flag)])
-  assert '(batch_size=32), mean of 5 tests: +20.0 points (1 seed, too few' in text
-  assert 'to rank them).' in text
-  # Seeds 0 and 1 have 1 and 2, whose sample deviation is 0.7.
+  add(tmp_path, [finished_run(tmp_path, 'f9', 0.7, flag)])
   text = add(tmp_path, [*fedavg[1:], *moon[1:]])
-  assert '+1.5 points (2 seeds, +- 0.7' in text
+  # Seeds 0 and 1 have 1 and 2: deviation 0.707, / sqrt(2) 0.5, times 12.706.
+  row, *_ = all_cells(text, 'MOON - FedAvg')
+  assert row[2:] == ['+1.5 (-4.9 to +7.9; 2 seeds)', 'not reproduced']
+  assert cells(text, 'speed')[1:] == ['a paper', 'not run', 'untested']
+
+
+@pytest.mark.parametrize(
+  ('reported', 'low', 'high', 'count', 'verdict'),
+  [
+    (2.8, 1.0, 3.0, 3, 'reproduced'),
+    (2.8, -1.0, 3.0, 3, 'not reproduced'),
+    (2.8, -1.0, 2.75, 3, 'not reproduced'),  # within the rounding of 0.1
+    (2.8, -1.0, 2.6, 3, 'refuted in this setting'),
+    (-2.8, 1.0, 3.0, 3, 'refuted in this setting'),
+    (0.0, -1.0, 1.0, 3, 'reproduced'),
+    (2.8, 1.0, 3.0, 1, 'untested'),
+  ],
+)
+def test_a_verdict_follows_from_the_interval(reported, low, high, count, verdict):
+  comparison = Comparison([0.0] * count, (low + high) / 2, low, high)
+  assert claims.verdict(reported, comparison) == verdict
 
 
 def test_seen_and_unseen_users_are_apart_and_compared_with_fedavg_by_seed(
   paths, tmp_path
 ):
-  write_template(paths, '@unseen moon_cvpr21: fedavg moon scaffold')
+  write_template(paths, "{{ unseen('moon_cvpr21', 'fedavg moon scaffold') }}")
   accuracies = {
     # Seed -> of users who train, and of users who do not.
     FEDAVG: {0: (0.5, 0.25), 1: (0.52, 0.25), 2: (0.54, 0.28)},
@@ -232,10 +247,10 @@ def test_seen_and_unseen_users_are_apart_and_compared_with_fedavg_by_seed(
   rows = [[cell.strip() for cell in line.strip('|').split('|')] for line in lines]
   fedavg, moon, scaffold = rows[2:5]
   assert fedavg[1:] == ['52.0 +- 2.0', '', '26.0 +- 1.7', '', '0, 1, 2']
-  # Of seeds 0 and 2: +1 and -1 points; -5 and -3, whose t is -4 with 1 degree of
-  # freedom: p = 1 - 2 atan(4) / pi = 0.156.
-  assert moon[1:3] == ['52.0 +- 1.4', '+0.0 +- 1.4 (p = 1)']
-  assert moon[3:] == ['22.5 +- 3.5', '-4.0 +- 1.4 (p = 0.16)', '0, 2']
+  # Of seeds 0 and 2: +1 and -1 points; -5 and -3. Both deviate by sqrt(2), so half an
+  # interval is t(0.975, 1) = 12.7.
+  assert moon[1:3] == ['52.0 +- 1.4', '0.0 (-12.7 to +12.7)']
+  assert moon[3:] == ['22.5 +- 3.5', '-4.0 (-16.7 to +8.7)', '0, 2']
   assert scaffold[1:] == ['', '', '', '', 'not run']
 
 
@@ -248,7 +263,7 @@ def test_the_costs_name_the_devices_of_every_start(paths, tmp_path):
   }
   run = finished_run(tmp_path, 'one', 0.6)
   edit_json(run / 'config.json', lambda description: description.update(starts))
-  write_template(paths, '@costs moon_cvpr21: fedavg')
+  write_template(paths, '{{ costs() }}')
   assert '| NVIDIA H200 and Zen, 2 core(s) |' in add(tmp_path, [run])
   description = kept_runs.read_description(kept_runs.path_of(paths.runs, 'one'))
   assert description['earlier'] == earlier
@@ -258,82 +273,36 @@ def test_the_costs_name_the_devices_of_every_start(paths, tmp_path):
 
 
 def test_a_picture_is_of_the_runs_there_are(paths, tmp_path):
-  directives = ('@figure both', '@drift moved', '@costs')
-  write_template(paths, *(f'{words} moon_cvpr21: fedavg' for words in directives))
-  assert '![both' not in page(paths)
+  write_template(
+    paths, "{{ figure('both', 'moon_cvpr21', 'fedavg', alt='A line near 60 %.') }}"
+  )
+  assert '![' not in page(paths)
   text = add(tmp_path, [finished_run(tmp_path, 'one', 0.6)])
-  assert '(images/experiments/both.png)' in text
-  progress, drift = (paths.pictures / f'{name}.png' for name in ('both', 'moved'))
-  # A run has two columns of the drift here, and three of the others.
-  with Image.open(progress) as three_panels, Image.open(drift) as two_panels:
-    assert two_panels.width * 3 == three_panels.width * 2
+  assert text == '![A line near 60 %.](images/experiments/both.png)\n'
+  picture = paths.pictures / 'both.png'
   assert page(paths) == text
-  digest = draw.digest_of(progress)
-  other = finished_run(tmp_path, 'other', 0.5, '--config.batch_size=32')
-  text = add(tmp_path, [finished_run(tmp_path, 'two', 0.61, seed=1), other])
-  assert draw.digest_of(progress) != digest
-  assert 'both: FedAvg, seeds 0, 1; FedAvg, batch_size=32, seed 0]' in text
-  other_runs = {'other': [[{'round': 1, 'test_accuracy': 0.5}]]}
-  draw.side_by_side(progress, other_runs, 'other', panels=draw.PROGRESS)
-  assert_refused(paths, 'both.png does not show these runs')
-  progress.write_bytes(b'no picture')
-  assert_refused(paths, 'both.png does not show these runs')
-
-
-def test_a_sweep_is_of_the_last_accuracies(paths, tmp_path, monkeypatch):
-  drawn_points = []
-  over_knob = draw.over_knob
-
-  def record_points(path, points, digest, *, knob):
-    drawn_points.append(points)
-    over_knob(path, points, digest, knob=knob)
-
-  monkeypatch.setattr(draw, 'over_knob', record_points)
-  write_template(paths, '@sweep mu moon.mu moonflower: mu_0.1 mu_1 default')
-  assert page(paths) == '\n'
-  mu_of_a_tenth, mu_of_one = (
-    f'configs/moonflower.py:{name}' for name in ('mu_0.1', 'mu_1')
+  digest = draw.digest_of(picture)
+  # A run of other length is no curve of its variant.
+  short = write_run(
+    tmp_path / 'short', [0.9] * 5, f'--config={FEDAVG}', '--config.num_rounds=5'
   )
-  one_point = finished_run(
-    tmp_path, 'a', 0.5, config_choice=mu_of_a_tenth, train_accuracy=0.6
-  )
-  assert add(tmp_path, [one_point]) == '\n'  # one point is no sweep
-  # A run of other length is no point.
-  flags = f'--config={mu_of_a_tenth}', '--config.num_rounds=5'
-  short = write_run(tmp_path / 'short', [0.9] * 5, *flags)
-  seeds = runs_of_seeds(tmp_path, 0.4, 0.02, (0, 1), config_choice=mu_of_one)
-  text = add(tmp_path, [short, *seeds])
-  assert text == '![mu: accuracy over moon.mu](images/experiments/mu.png)\n'
-  assert page(paths) == text
-  (points,) = drawn_points
-  assert list(points) == ['test accuracy', 'train accuracy']
-  # The sample deviation of 40 and 42.
-  expected = [(0.1, 50, 0), (1, 41, 2**0.5)]
-  np.testing.assert_allclose(points['test accuracy'], expected, rtol=1e-6)
-  np.testing.assert_allclose(points['train accuracy'], [(0.1, 60, 0)], rtol=1e-6)
+  add(tmp_path, [short])
+  assert draw.digest_of(picture) == digest
+  add(tmp_path, [finished_run(tmp_path, 'two', 0.61, seed=1)])
+  assert draw.digest_of(picture) != digest
+  curves = [draw.Curves('other', 'fedavg', [[{'round': 1, 'test_accuracy': 0.5}]])]
+  draw.side_by_side(picture, curves, 'other')
+  assert_refused(paths, 'both.png does not show these runs')
+  picture.write_bytes(b'no picture')
+  assert_refused(paths, 'both.png does not show these runs')
 
 
-def test_a_t_sne_is_kept_of_the_model_after_the_last_round(paths, tmp_path):
-  write_template(paths, '@tsne moon_cvpr21: fedavg')
-  run = finished_run(tmp_path, 'one', 0.6)
-
-  def write_features(round_number):
-    rng = np.random.default_rng(0)
-    np.savez(
-      run / 'features.npz',
-      round=np.asarray(round_number),
-      confusion=np.eye(3, dtype=int),
-      classes=rng.integers(0, 3, 30),
-      embedded=rng.normal(size=(30, 2)),
-    )
-
-  write_features(NUM_ROUNDS - 1)
-  assert add(tmp_path, [run]) == '\n'
-  write_features(NUM_ROUNDS)
-  picture = '![t-SNE of FedAvg, seed 0](images/experiments/one_tsne.png)\n'
-  assert add(tmp_path, [run]) == picture
-  (run / 'features.npz').unlink()
-  assert add(tmp_path, [run]) == '\n'
+def test_an_algorithm_has_a_colour_of_its_own_in_every_picture():
+  colors = [style.color for style in draw.STYLES.values()]
+  assert len(set(colors)) == len(colors)
+  compared = ('fedavg', 'moon', 'mu_1', 'fedprox', 'scaffold', 'solo', 'dco_moon')
+  lines = [str(draw.STYLES[name].line) for name in compared]
+  assert len(set(lines)) == len(lines)
 
 
 # --- what is refused ------------------------------------------------------------------
@@ -348,16 +317,14 @@ def assert_refused(paths, pattern):
 @pytest.mark.parametrize(
   ('line', 'pattern'),
   [
-    ('@table moon_cvpr21: fedavgg', r"no variant 'fedavgg'\. Did you mean 'fedavg'"),
-    ('@table nothing: fedavg', r'nothing\.py'),
-    ('@graph moon_cvpr21: fedavg', r"there is no '@graph'"),
-    ('@table', r"'@table' must be @table FILE: VARIANT"),
-    ('@curve moon', r'must be @curve ALGORITHM ROUND\.'),
-    ('@curve moon last', r'must be @curve ALGORITHM ROUND\.'),
-    ('@means 50 100', r'must be @means ROUND\.'),
-    ('@sweep moon.mu moonflower: mu_1', r'must be @sweep NAME KNOB FILE: VARIANT'),
-    ('@sweep a moon.nu moonflower: mu_1', r"no knob 'moon.nu'\. Did you mean"),
-    ('{{late cifar10_moon_seed7}}', r'no kept run has \{\{late cifar10_moon_seed7\}\}'),
+    (
+      "{{ accuracies('moon_cvpr21', 'fedavgg') }}",
+      r"no variant 'fedavgg'\. Did you mean 'fedavg'",
+    ),
+    ("{{ accuracies('nothing', 'fedavg') }}", r'nothing\.py'),
+    ('{{ graph() }}', r"'graph' is undefined"),
+    ("{{ late('moon_seed7') }}", r"no kept run 'moon_seed7'"),
+    ('{{ late( }}', r'experiments\.in\.md: '),
   ],
 )
 def test_a_line_that_names_what_is_not_there_fails(paths, line, pattern):
@@ -368,22 +335,23 @@ def test_a_line_that_names_what_is_not_there_fails(paths, line, pattern):
 
 
 def test_a_failed_build_prints_a_line_and_writes_no_page(paths, tmp_path, capsys):
-  write_template(paths, '@graph')
+  write_template(paths, '{{ graph() }}')
   assert build.main([], tmp_path) == ExitCode.USAGE
   paths.template.unlink()
   assert build.main([], tmp_path) == ExitCode.USAGE
   assert build.main(['keep'], tmp_path) == ExitCode.USAGE
   graph, template, usage = capsys.readouterr().err.splitlines()
-  assert '@graph' in graph
+  assert "'graph' is undefined" in graph
   assert template.endswith('in.md is missing.')
   assert usage.startswith('python -m papers.build')
   assert not paths.page.exists()
 
 
-def test_a_run_that_no_line_names_is_not_left_out_in_silence(paths, tmp_path):
-  add(tmp_path, [finished_run(tmp_path, 'one', 0.6)])
-  write_template(paths, '@table moon_cvpr21: moon', '{{late one}}')
-  assert_refused(paths, r'one\.jsonl\.gz is in no row of experiments\.in\.md: name')
+def test_every_kept_run_stands_in_the_costs(paths, tmp_path):
+  write_template(paths, '{{ costs() }}')
+  flag = '--config.batch_size=32'
+  text = add(tmp_path, [finished_run(tmp_path, 'one', 0.6, flag, seed=3)])
+  assert '| `fedavg batch_size=32` | 3 |' in text
 
 
 def test_one_run_counts_once(paths, tmp_path):

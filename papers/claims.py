@@ -1,0 +1,182 @@
+"""What the papers claim, what was measured here, and what follows from it.
+
+A verdict compares the 95 % interval of the paired difference with the paper's. It was
+chosen after the runs, so it is description. With fewer than two pairs a claim is
+untested, whatever the single pair says.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from papers import curve, differences
+from papers.differences import Comparison, KeptRuns, Measure, late_accuracy
+from papers.kept_runs import KeptRun
+from papers.markdown import signed, table
+from papers.rows import reported_by
+
+REPRODUCED = 'reproduced'
+NOT_REPRODUCED = 'not reproduced'
+REFUTED = 'refuted in this setting'
+UNTESTED = 'untested'
+# The papers round accuracies to 0.1, so their differences are known to 0.1.
+_ROUNDING = 0.1
+
+
+class Claim(NamedTuple):
+  """A claim about the difference of two variants.
+
+  Attributes:
+    words: the claim.
+    paper: the paper, and where it says so.
+    first: 'FILE:VARIANT'.
+    second: 'FILE:VARIANT' that the first is compared with.
+    reported: the difference that the paper has; None: that of the accuracies that the
+      variants say it reports.
+    measure: the number of a run that is compared.
+    unit: of the difference; '' for percentage points.
+  """
+
+  words: str
+  paper: str
+  first: str
+  second: str
+  reported: float | None = None
+  measure: Measure = late_accuracy
+  unit: str = ''
+
+  def reported_difference(self) -> float:
+    """The paper's difference, first minus second."""
+    if self.reported is not None:
+      return self.reported
+    return reported_by(self.first).mean - reported_by(self.second).mean
+
+  def comparison(self, kept_runs: KeptRuns) -> Comparison:
+    """What was measured here."""
+    pairs = differences.paired(self.first, self.second, kept_runs, self.measure)
+    return differences.compare(pairs)
+
+
+def early_accuracy(run: KeptRun) -> float:
+  """The mean of the test accuracies of rounds 2 to 5, in per cent."""
+  return float(run.accuracy().loc[2:5].mean())
+
+
+def rounds_to_fedavg(kept_runs: KeptRuns) -> Measure:
+  """Rounds of a run to the last endpoint of FedAvg with its seed, in table 1."""
+  fedavg_runs = differences.runs_of('moon_cvpr21:fedavg', kept_runs)
+
+  def measure(run: KeptRun) -> float | None:
+    level = curve.endpoint(fedavg_runs[run.seed, run.data_digest], end=100)
+    return curve.rounds_to(level, run, end=100)
+
+  return measure
+
+
+def _table_1(words: str, first: str, second: str, where: str = 'table 1') -> Claim:
+  paper = f'MOON, {where}'
+  return Claim(words, paper, f'moon_cvpr21:{first}', f'moon_cvpr21:{second}')
+
+
+def _moonflower(setting: str, variant: str, where: str) -> Claim:
+  words = f'MOON - FedAvg, {setting}'
+  pair = f'moonflower:{variant}', f'moonflower:{variant}_fedavg'
+  return Claim(words, f'MOONFlower, {where}', *pair)
+
+
+def claims(kept_runs: KeptRuns) -> list[Claim]:
+  """The claims whose difference has runs, or will have."""
+  rounds = rounds_to_fedavg(kept_runs)
+  return [
+    _table_1('MOON - FedAvg', 'moon', 'fedavg'),
+    _table_1('MOON - FedProx', 'moon', 'fedprox'),
+    _table_1('MOON - SCAFFOLD', 'moon', 'scaffold'),
+    _table_1('FedProx - FedAvg', 'fedprox', 'fedavg'),
+    _table_1('SCAFFOLD - FedAvg', 'scaffold', 'fedavg'),
+    _table_1('l2 term - FedAvg', 'l2', 'fedavg', 'table 5'),
+    Claim(
+      'MOON starts as fast as FedAvg (rounds 2 to 5)',
+      'MOON, figure 6',
+      'moon_cvpr21:moon',
+      'moon_cvpr21:fedavg',
+      reported=0.0,
+      measure=early_accuracy,
+    ),
+    Claim(
+      "rounds to FedAvg's accuracy, MOON - FedAvg",
+      'MOON, table 2',
+      'moon_cvpr21:moon',
+      'moon_cvpr21:fedavg',
+      reported=27 - 100,
+      measure=rounds,
+      unit='rounds',
+    ),
+    Claim(
+      'the same, MOON - SCAFFOLD',
+      'MOON, table 2',
+      'moon_cvpr21:moon',
+      'moon_cvpr21:scaffold',
+      reported=27 - 80,
+      measure=rounds,
+      unit='rounds',
+    ),
+    Claim('MOON - FedAvg: alike', 'review', 'review:moon', 'review:fedavg', 0.0),
+    _moonflower('beta 0.5', 'default', 'table 1'),
+    _moonflower('beta 0.1', 'beta_0.1', 'table 2'),
+    _moonflower('beta 5', 'beta_5', 'table 2'),
+    _moonflower('5 of 100 clients', 'sparse_0.05', 'table 3'),
+    Claim(
+      'DCO-MOON - FedAvg, Fashion-MNIST',
+      'DCO-MOON, table 2',
+      'dco_moon:fashion_mnist_dco_moon',
+      'dco_moon:fashion_mnist_fedavg',
+    ),
+    Claim(
+      'SA-MOON - MOON, T_0 = tau = 1',
+      'SA-MOON, table 2',
+      'sa_moon:initial_temperature_1',
+      'sa_moon:tau_1',
+    ),
+  ]
+
+
+def verdict(reported: float, measured: Comparison) -> str:
+  """What an interval says about a reported difference.
+
+  It is refuted if the interval excludes it; an interval that misses it by less than
+  the rounding of what is printed includes it. Otherwise it is reproduced, unless the
+  interval also includes 0 and the paper's difference is not 0.
+  """
+  if measured.count < 2:
+    return UNTESTED
+  if not measured.low - _ROUNDING <= reported <= measured.high + _ROUNDING:
+    return REFUTED
+  includes_zero = measured.low <= 0 <= measured.high
+  return NOT_REPRODUCED if includes_zero and reported else REPRODUCED
+
+
+def claims_table(kept_runs: KeptRuns, unmeasured: Sequence[Sequence[str]]) -> list[str]:
+  """The table of claims.
+
+  Args:
+    kept_runs: the kept runs.
+    unmeasured: the first two cells of claims that have no comparison of two variants.
+  """
+  rows = [_cells(claim, kept_runs) for claim in claims(kept_runs)]
+  rows += [[words, paper, 'not run', UNTESTED] for words, paper in unmeasured]
+  return table(('claim', 'paper', 'here, 95 % interval', 'verdict'), rows)
+
+
+def _cells(claim: Claim, kept_runs: KeptRuns) -> list[str]:
+  measured = claim.comparison(kept_runs)
+  reported = claim.reported_difference()
+  decimals = 0 if claim.unit else 1
+  paper_words = f'{round(reported, 2):+g}' if reported else '0'
+  paper = f'{claim.paper}: {paper_words}'
+  if measured.count == 0:
+    here = 'not run'
+  elif measured.count == 1:
+    here = f'{signed(measured.mean, decimals)} (1 seed)'
+  else:
+    ends = f'{signed(measured.low, decimals)} to {signed(measured.high, decimals)}'
+    here = f'{signed(measured.mean, decimals)} ({ends}; {measured.count} seeds)'
+  return [claim.words, paper, here, verdict(reported, measured)]
