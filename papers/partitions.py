@@ -3,9 +3,9 @@
   python -m papers.partitions DATA_DIR     deals the examples of every kept run again
 
 A partition depends on the labels, the knobs and the seed alone, so it is computed again
-from a run's configuration; DATA_DIR is the folder of TensorFlow Datasets. Runs whose users are
-the clients have what they recorded. The table,
-papers/partitions.jsonl, has a line for each partition:
+from a run's configuration; DATA_DIR is the folder of TensorFlow Datasets. Runs whose
+users are the clients keep what they recorded. The table, papers/partitions.jsonl, has a
+line for each partition:
 
   runs           names of the kept runs that have it
   class_counts   [N, Y] training examples of each client and class
