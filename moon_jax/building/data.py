@@ -267,7 +267,7 @@ def _remedy_without_users(options: DataOptions) -> str:
 
 
 def require_fitting_parts(config: Config, form: Form) -> None:
-  """Refuses what only pictures have: crops and flips, and noise on grey levels.
+  """Refuses augmentations of other data, and noise on grey levels.
 
   An augmentation that a user has registered takes what it can.
 
@@ -275,13 +275,24 @@ def require_fitting_parts(config: Config, form: Form) -> None:
     KnobError: the configuration has such a part, and the data are something else.
   """
   augmentation = catalog.part('augmentation', config.augmentation.name)
+  trait = f'of_{forms.plural(form)}'
   is_plain = augmentation.name == 'none' or augmentation.registered
-  if form.kind != 'picture' and not is_plain:
+  if not (is_plain or augmentation.has(trait)):
+    kinds = [
+      plural
+      for plural in ('pictures', 'signals', 'tables', 'volumes')
+      if augmentation.has(f'of_{plural}')
+    ]
+    fitting = [
+      name
+      for name in catalog.names('augmentation')
+      if catalog.part('augmentation', name).has(trait)
+    ]
     raise KnobError(
       'augmentation.name',
       augmentation.name,
-      f'is for pictures, and these data are {forms.plural(form)}: '
-      f'{flag("augmentation.name", "none")}.',
+      f'is for {", ".join(kinds)}, and these data are {forms.plural(form)}: choose '
+      f'{" or ".join([*fitting, "none"])}.',
     )
   rule = used_value(config, 'partition.name')
   if form.content != 'levels' and rule == 'noise':

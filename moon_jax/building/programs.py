@@ -186,11 +186,18 @@ def cohort_training(
   """Builds the function that trains a cohort; see also `num_represented_once`."""
   config = experiment.config
   augmentation_options = catalog.options('augmentation', flatten(config))
+  deviations = None
+  if catalog.part('augmentation', config.augmentation.name).has('deviations'):
+    deviations = np.asarray(experiment.tests.examples.std)
   return lanes.cohort_training(
     local_training(experiment)._replace(algorithm=algorithm),
     num_represented_once=num_represented_once,
     mesh=experiment.placement.mesh,
-    augment=augmenter(config.augmentation.name, **augmentation_options),
+    augment=augmenter(
+      config.augmentation.name,
+      deviations=deviations,
+      **augmentation_options,
+    ),
     segment_steps=experiment.planner.training.layout.segment_steps,
   )
 

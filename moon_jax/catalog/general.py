@@ -49,6 +49,7 @@ _BETA = (*_SEVERAL, ('partition', 'beta'))
 _DIRICHLET = (*_SEVERAL, ('partition', 'dirichlet'))
 _SHARDS = (*_SEVERAL, ('partition', 'shards'))
 _NOISE = (*_SEVERAL, ('partition', 'noise'))
+_JITTER = (('augmentation', 'jitter'),)
 _CROPS = (('augmentation', 'crop_flip'),)
 _SGD = (('optimizer', 'sgd'),)
 _DECAYING = (('schedule', 'decaying'),)
@@ -361,6 +362,12 @@ KNOBS = {
   'augmentation.name': word('none', 'augmentation of training images'),
   'augmentation.padding': word(
     'reflect', 'pixels beyond the border; zero is black', _PADDINGS, needs=_CROPS
+  ),
+  'augmentation.jitter_sigma': number(
+    0.05,
+    'deviation of the noise; 1 is what the numbers are divided by',
+    _NOT_NEGATIVE,
+    needs=_JITTER,
   ),
   'optimizer.name': word('sgd', 'optimizer of local training, new in each round'),
   'optimizer.learning_rate': number(0.01, 'learning rate in the first round', above(0)),

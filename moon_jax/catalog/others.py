@@ -16,8 +16,9 @@ Traits that rules and reports ask about:
   pickled        data source that takes `data.trust_pickles`
   dealt          partition that deals the examples to `num_clients`
   normalized     model with batch normalisation, or with a `norm` that may be it
-  of_pictures    model that takes pictures; also of_tables, of_signals, of_volumes,
-                 of_words
+  of_pictures    model or augmentation that takes pictures; also of_tables,
+                 of_signals, of_volumes, of_words
+  deviations     augmentation whose `make` takes `deviations`, those of the numbers
   vocabulary     model whose `make` takes `vocabulary`, the number of words
   convolutional  model whose `make` takes `convolution`, the form of its convolutions
   beta           partition that takes `partition.beta`
@@ -345,7 +346,16 @@ OTHERS = (
   ),
   _part('partition', 'noise', f'{_PARTITIONS}.feature_skew:noise', {'dealt'}),
   _part('partition', 'natural', f'{_PARTITIONS}.natural:natural'),
-  *_plain_parts('augmentation', _AUGMENTATIONS, ('none', 'flip', 'crop_flip')),
+  _part('augmentation', 'none', f'{_AUGMENTATIONS}:none'),
+  _part('augmentation', 'flip', f'{_AUGMENTATIONS}:flip', {'of_pictures'}),
+  _part('augmentation', 'crop_flip', f'{_AUGMENTATIONS}:crop_flip', {'of_pictures'}),
+  _part('augmentation', 'time_flip', f'{_AUGMENTATIONS}:time_flip', {'of_signals'}),
+  _part(
+    'augmentation',
+    'jitter',
+    f'{_AUGMENTATIONS}:jitter',
+    {'of_signals', 'of_tables', 'of_volumes', 'deviations'},
+  ),
   *_plain_parts('optimizer', _OPTIMIZERS, ('sgd', 'adam', 'adamw')),
   *_plain_parts('schedule', _SCHEDULES, ('constant', 'cosine')),
   _part('schedule', 'exponential', f'{_SCHEDULES}:exponential', {'decaying'}),

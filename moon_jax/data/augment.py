@@ -1,9 +1,10 @@
-"""Random crops and flips, on the device, on raw pixels, drawn for each sample."""
+"""Random crops, flips and noise, on the device, on raw numbers, for each sample."""
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from moon_jax import catalog
 from moon_jax.catalog.part_errors import explaining_errors_of
@@ -14,11 +15,15 @@ MARGIN = 4  # pixels added on each side before the crop; MOON's public code
 Augment = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
-def augmenter(name: str, **options: str | float | int | bool) -> Augment | None:
+def augmenter(
+  name: str, deviations: np.ndarray | None = None, **options: str | float | int | bool
+) -> Augment | None:
   """Builds an augmentation of the catalog.
 
   Args:
     name: name of the augmentation.
+    deviations: [C], or of an example's shape, what the numbers of the data are divided
+      by; for augmentations that have the trait.
     **options: its knobs.
 
   Returns:
@@ -27,6 +32,8 @@ def augmenter(name: str, **options: str | float | int | bool) -> Augment | None:
     the key and its position in the batch.
   """
   part = catalog.part('augmentation', name)
+  if part.has('deviations'):
+    options['deviations'] = deviations
   augment = part.build(object, **options)
   if not part.registered:
     return augment
@@ -67,6 +74,48 @@ def crop_flip(padding: str = 'reflect') -> Augment:
   return _looked_up(_draw_crop_flip, {'reflect': _reflect, 'zero': _zero}[padding])
 
 
+def time_flip() -> Augment:
+  """Reverses a signal [T, C] in time with probability 1/2."""
+
+  def augment(key, signals, rows):
+    chosen = signals[rows]
+    is_flipped = jax.vmap(jax.random.bernoulli)(_keys_of_samples(key, rows))
+    return jnp.where(is_flipped[:, None, None], chosen[:, ::-1], chosen)
+
+  return augment
+
+
+def jitter(jitter_sigma: float, deviations: np.ndarray) -> Augment:
+  """Adds Gaussian noise to each number (Um et al. 2017, arXiv:1706.00527).
+
+  Args:
+    jitter_sigma: deviation of the noise, where 1 is `deviations`.
+    deviations: [C], or of an example's shape, what the numbers are divided by. Whole
+      numbers are rounded, within their dtype.
+  """
+  sigma = jnp.asarray(jitter_sigma * deviations, jnp.float32)
+
+  def augment(key, examples, rows):
+    chosen = examples[rows]
+    keys = _keys_of_samples(key, rows)
+    shape = chosen.shape[1:]
+    noise = jax.vmap(lambda key: jax.random.normal(key, shape))(keys)
+    first_axes = range(chosen.ndim - sigma.ndim)
+    noise *= jnp.expand_dims(sigma, first_axes)
+    if jnp.issubdtype(chosen.dtype, jnp.floating):
+      return (chosen.astype(jnp.float32) + noise).astype(chosen.dtype)
+    limits = jnp.iinfo(chosen.dtype)
+    moved = jnp.rint(chosen.astype(jnp.float32) + noise)
+    return moved.clip(limits.min, limits.max).astype(chosen.dtype)
+
+  return augment
+
+
+def _keys_of_samples(key, rows):
+  """A key for each position in the batch."""
+  return jax.vmap(lambda b: jax.random.fold_in(key, b))(jnp.arange(len(rows)))
+
+
 def _looked_up(draw: Callable, pad: Callable) -> Augment:
   """An augmentation fused with the gather of the batch.
 
@@ -82,7 +131,7 @@ def _looked_up(draw: Callable, pad: Callable) -> Augment:
 
   def augment(key, images, rows):
     height, width = images.shape[1:3]
-    keys = jax.vmap(lambda b: jax.random.fold_in(key, b))(jnp.arange(len(rows)))
+    keys = _keys_of_samples(key, rows)
     down, right, flip = jax.vmap(draw)(keys)
     y = down[:, None] + jnp.arange(height)[None, :]
     x = jnp.arange(width)[None, :]

@@ -12,7 +12,7 @@ from moon_jax.core.errors import UsageError
 from moon_jax.core.flags import flag, option
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.types import Dataset
-from moon_jax.data import sources
+from moon_jax.data import npz, sources
 from moon_jax.data.dataset import ARRAY_NAMES, USER_ARRAYS
 from moon_jax.data.errors import DataError
 from moon_jax.data.federated import assembled, users, writing
@@ -52,6 +52,7 @@ def write_npz(out: pathlib.Path, source: str, options: Mapping[str, Any]) -> str
   for name, owner in zip(USER_ARRAYS, owners, strict=True):
     if owner is not None:
       named_arrays[name] = dataset.clients[owner]
+  named_arrays |= npz.arrays_of_form(dataset)
   class_names = dataset.class_names
   if not class_names and len(np.unique(dataset.train_labels)) < dataset.num_classes:
     # Otherwise a gap would be refused.

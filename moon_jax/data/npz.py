@@ -1,11 +1,14 @@
 """The user's own images in one .npz file."""
 
+import math
 import pathlib
 from collections.abc import Sequence
 
 import numpy as np
 
+from moon_jax import catalog
 from moon_jax.core import files
+from moon_jax.core.errors import printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
@@ -30,6 +33,11 @@ NAMINGS = (
   ),
 )
 
+# Arrays with which `data.convert` says what the examples are.
+_AXES, _NORMALIZE, _RANGE = 'axes', 'normalize', 'range'
+_FEATURE_NAMES = 'feature_names'
+_FORM_ARRAYS = (_AXES, _NORMALIZE, _RANGE, _FEATURE_NAMES)
+
 
 def load_npz(
   path: str,
@@ -51,7 +59,8 @@ def load_npz(
       [M, C, H, W] are turned, and [M, 1] labels are [M]. The classes are 0 to the
       largest training label; labels may be text, too. A file may also have class_names
       [Y]; train_client and test_client [M], integers or text, the user id of each
-      example; val_x and val_y (x_val, ...; val_images, ...), kept for validation.
+      example; val_x and val_y (x_val, ...; val_images, ...), kept for validation; axes,
+      normalize and range, the knobs of that name, which `data.convert` writes.
     range: numbers of black and white, 'LOW,HIGH'; '': as above. Of other data than
       pictures, the lowest and the highest number.
     axes: axes of an example, such as 'TC' for signals; '': as `forms.form_of` says.
@@ -67,8 +76,11 @@ def load_npz(
   """
   data_flag = flag('data.path', path)
   required = ARRAY_NAMES[:NUM_REQUIRED]
-  optional = *sum(NAMINGS, ()), *USER_ARRAYS, 'class_names'
+  optional = *sum(NAMINGS, ()), *USER_ARRAYS, 'class_names', *_FORM_ARRAYS
   arrays = read(data_flag, path, required, optional)
+  reading = Reading(range=range, axes=axes, normalize=normalize)
+  if _AXES in arrays:
+    reading = _reading_of_file(data_flag, arrays, reading)
   array_names = _array_names(data_flag, path, arrays)
   class_names = arrays.get('class_names', np.empty(0, str))
   if class_names.ndim != 1 or class_names.dtype.kind != 'U':
@@ -80,13 +92,76 @@ def load_npz(
     num_classes=len(class_names) or None,
     class_names=class_names.tolist(),
     array_names=array_names,
-    reading=Reading(range=range, axes=axes, normalize=normalize),
+    reading=reading,
     text_options=texts.TextOptions(
       tokenizer, vocabulary_size, text_length, tuple(words)
     ),
   )
+  feature_names = _names_in(arrays, _FEATURE_NAMES)
+  if len(feature_names) == math.prod(data.train_images.shape[1:]):
+    data = data._replace(feature_names=feature_names)
   train_users, test_users = (arrays.get(name) for name in USER_ARRAYS)
   return users.named(data_flag, data, train_users, test_users)
+
+
+def arrays_of_form(dataset: Dataset) -> dict[str, np.ndarray]:
+  """The arrays that say what other data than grey levels are, for `load_npz`.
+
+  Their examples are written with the channels last.
+
+  Args:
+    dataset: the data set.
+  """
+  form = dataset.form
+  if form.content == 'levels':
+    return {}
+  axes = {'table': 'D', 'signal': 'TC', 'volume': 'DHWC', 'words': 'T'}
+  arrays = {
+    _AXES: np.array(axes.get(form.kind, 'HWC')),
+    _NORMALIZE: np.array(form.normalize),
+  }
+  allowed = form.range
+  if form.content == 'words':
+    allowed = 0, form.vocabulary - 1
+  if allowed:
+    arrays[_RANGE] = np.array(','.join(map(repr, map(float, allowed))))
+  if dataset.feature_names:
+    arrays[_FEATURE_NAMES] = np.array(dataset.feature_names, str)
+  return arrays
+
+
+def _reading_of_file(data_flag, arrays, reading):
+  """The reading, of which the file says what no knob does.
+
+  Raises:
+    DataError: the file says what no knob could.
+  """
+  in_file = {name: str(arrays[name]) for name in _FORM_ARRAYS[:3] if name in arrays}
+  knobs = catalog.every_knob()
+  for name, word in in_file.items():
+    if not knobs[f'data.{name}'].bound.holds(word):
+      raise DataError(f'{data_flag}: its array {name!r} is {printable(word)!r}.')
+  if reading.axes not in ('', in_file[_AXES]):
+    raise DataError(
+      f'{flag("data.axes", reading.axes)}: {data_flag} says that its axes are '
+      f'{in_file[_AXES]!r}; leave the flag out.'
+    )
+  normalize = reading.normalize
+  if normalize == 'auto':
+    normalize = in_file.get(_NORMALIZE, 'auto')
+  return Reading(
+    range=reading.range or in_file.get(_RANGE, ''),
+    axes=in_file[_AXES],
+    normalize=normalize,
+  )
+
+
+def _names_in(arrays, name):
+  """The names in an array of text; () if it is none."""
+  names = arrays.get(name)
+  if names is None or names.ndim != 1 or names.dtype.kind != 'U':
+    return ()
+  return tuple(names.tolist())
 
 
 def _array_names(data_flag, path, arrays):

@@ -69,6 +69,8 @@ def argument_names(part):
     names.add('network_layers')
   if part.name == 'natural':
     names.add('clients')
+  if part.has('deviations'):
+    names.add('deviations')
   if part.has('texts'):
     names.add('words')  # of a trained model
   if part.name == 'tfds':

@@ -108,3 +108,41 @@ def test_a_batch_is_normalised_after_its_augmentation(padding):
   for gathered in (batch, plain):
     np.testing.assert_array_equal(gathered.labels, rows)
     np.testing.assert_array_equal(gathered.mask, np.arange(32) < 5)
+
+
+SIGNALS = np.random.default_rng(2).standard_normal((M, 6, C)).astype(np.float32)
+
+
+def test_half_of_the_signals_are_reversed_in_time():
+  flipped = jax.jit(augment.augmenter('time_flip'))(jax.random.key(0), SIGNALS, ROWS)
+  chosen = SIGNALS[ROWS]
+  is_flipped = (np.asarray(flipped) == chosen[:, ::-1]).all((1, 2))
+  is_same = (np.asarray(flipped) == chosen).all((1, 2))
+  np.testing.assert_array_equal(is_flipped, ~is_same)
+  assert 100 < is_flipped.sum() < 156
+
+
+def jittered(examples, deviations, sigma=0.5):
+  add_noise = augment.augmenter('jitter', deviations=deviations, jitter_sigma=sigma)
+  noisy = jax.jit(add_noise)(jax.random.key(0), examples, ROWS)
+  assert noisy.dtype == examples.dtype
+  return np.asarray(noisy) - examples[ROWS].astype(np.float64)
+
+
+@pytest.mark.parametrize('dtype', [np.float16, np.float32, np.int16])
+def test_noise_has_the_deviation_of_each_channel(dtype):
+  deviations = np.array([40, 400], np.float32)
+  noise = jittered((100 * SIGNALS).astype(dtype), deviations)
+  np.testing.assert_allclose(noise.std((0, 1)), deviations / 2, rtol=0.1)
+  # Each position in the batch, step and channel has noise of its own.
+  columns = np.corrcoef(noise.reshape(B, -1), rowvar=False)
+  assert abs(columns - np.eye(len(columns))).max() < 0.3
+  assert len(np.unique(noise.round(6), axis=0)) == B
+  assert not jittered((100 * SIGNALS).astype(dtype), deviations, sigma=0.0).any()
+
+
+def test_noise_on_whole_numbers_stays_within_their_dtype():
+  edges = np.full((M, 6, C), 32_767, np.int16)
+  noise = jittered(edges, np.full(C, 1000, np.float32))
+  assert noise.max() == 0
+  assert noise.min() < -100

@@ -387,7 +387,10 @@ def test_arrays_that_were_read_as_pictures_may_be_something_else(
 @pytest.mark.parametrize(
   ('changes', 'words'),
   [
-    ({'augmentation.name': 'flip'}, 'is for pictures, and these data are signals'),
+    (
+      {'augmentation.name': 'flip'},
+      'is for pictures, and these data are signals: choose .*time_flip',
+    ),
     ({'partition.name': 'noise', 'num_clients': 2}, 'adds noise to grey levels'),
     (
       {'model': 'moon_cnn'},
@@ -400,6 +403,14 @@ def test_what_only_pictures_have_is_refused(changes, words, tmp_path):
   config = configuration(tmp_path, x, changes | {'data.axes': 'TC'})
   with refused(KnobError, words):
     moon_jax.run(config, tmp_path / 'run')
+
+
+@pytest.mark.parametrize('name', ['time_flip', 'jitter'])
+def test_signals_are_flipped_and_jittered(name, tmp_path):
+  x = np.stack([table_of()] * 8, axis=1)  # 8 equal steps: flipping changes nothing
+  changes = {'data.axes': 'TC', 'augmentation.name': name}
+  result = moon_jax.run(configuration(tmp_path, x, changes), tmp_path / 'run')
+  assert result.summary['test_accuracy'] > 0.9
 
 
 def test_integers_of_two_types_stay_integers():
@@ -427,3 +438,36 @@ def test_what_normalises_numbers_is_part_of_the_data(tmp_path):
     sources.digest(load(not_normalised | {'data.range': '-1,2000'})),
   }
   assert len(digests) == 3
+
+
+def converted(knobs, path):
+  flags = [f'--config.{name}={value}' for name, value in knobs.items()]
+  convert.convert([*flags, f'--out={path}'])
+  return load({'data.source': 'npz', 'data.path': str(path)})
+
+
+@pytest.mark.parametrize(
+  ('shape', 'dtype', 'changes'),
+  [
+    ((3, 6), 'float16', {'data.axes': 'CT'}),
+    ((4, 5, 6), 'int16', {'data.axes': 'DHW', 'data.normalize': 'none'}),
+    ((2, 4, 5, 6), 'uint8', {'data.axes': 'CDHW', 'data.range': '0,255'}),
+    ((5,), 'int64', {'data.axes': 'T', 'data.range': '0,99'}),
+    ((5,), 'float32', {'data.normalize': 'per_channel'}),
+    ((3, 6, 7), 'float32', {'data.axes': 'CHW', 'data.normalize': 'per_feature'}),
+  ],
+)
+def test_a_converted_file_says_what_its_arrays_are(shape, dtype, changes, tmp_path):
+  x = np.random.default_rng(0).integers(0, 50, (12, *shape)).astype(dtype)
+  y = np.arange(12) % 2
+  arrays = {'train_x': x, 'train_y': y, 'test_x': x[:4], 'test_y': y[:4]}
+  federations.save_arrays(tmp_path / 'it.npz', arrays)
+  knobs = {'data.source': 'npz', 'data.path': str(tmp_path / 'it.npz')} | changes
+  data, kept = load(knobs), converted(knobs, tmp_path / 'kept.npz')
+  np.testing.assert_array_equal(kept.train_images, data.train_images)
+  assert kept.train_images.dtype == data.train_images.dtype
+  np.testing.assert_array_equal(kept.mean, data.mean)
+  np.testing.assert_array_equal(kept.std, data.std)
+  assert kept.form._replace(axes='', range=()) == data.form._replace(axes='', range=())
+  with refused(DataError, 'says that its axes are'):
+    load({'data.source': 'npz', 'data.path': str(tmp_path / 'kept.npz')}, axes='HW')
