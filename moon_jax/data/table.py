@@ -125,7 +125,7 @@ def load_table(
   else:
     columns = _columns(data_flag, train, label, client, categories)
   if test is None:
-    kinds = train[client or label].tolist()
+    kinds = _complete(data_flag, train, client or label).tolist()
     is_test = drawn_test.is_test(kinds, test_fraction, test_seed)
     train, test = train[~is_test], train[is_test]
   if has_texts:
@@ -437,7 +437,7 @@ def _holds_numbers(frame: Any, name: str) -> bool:
   return frame[name].dtype.kind in 'iufb'
 
 
-def _require_cells(data_flag: str, frame: Any, name: str) -> None:
+def _require_cells(owner: str, frame: Any, name: str) -> None:
   """Raises DataError if a column holds lists, structures or the like."""
   column = frame[name]
   if column.dtype.kind != 'O':
@@ -446,7 +446,7 @@ def _require_cells(data_flag: str, frame: Any, name: str) -> None:
   for cell in column.array:
     if not is_scalar(cell):
       raise DataError(
-        f'{data_flag}: the column {printable(name)!r} holds a {type(cell).__name__} in '
+        f'{owner}: the column {printable(name)!r} holds a {type(cell).__name__} in '
         'a row, not a number or a text; leave the column out of the file.'
       )
 
@@ -531,7 +531,8 @@ def _features(owner: str, frame: Any, columns: _Columns) -> np.ndarray:
 
 
 def _complete(owner: str, frame: Any, name: str) -> np.ndarray:
-  """A column in which no entry is missing."""
+  """A column of numbers or texts in which no entry is missing."""
+  _require_cells(owner, frame, name)
   is_missing = frame[name].isna().to_numpy()
   if is_missing.any():
     raise DataError(

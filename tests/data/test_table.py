@@ -143,6 +143,11 @@ def of_structures(frame):
   [
     (of_lists, {}, "the column 'age' holds a ndarray in a row"),
     (of_lists, {'label': 'age'}, "the column 'age' holds a ndarray in a row"),
+    (
+      of_lists,
+      {'label': 'age', 'tokenizer': 'characters', 'text': 'job', 'categories': ''},
+      "the column 'age' holds a ndarray in a row",
+    ),
     (of_structures, {}, "the column 'job' holds a dict in a row"),
     (
       lambda frame: frame.rename(columns={'age': 'job=clerk'}),
