@@ -84,6 +84,7 @@ def encode(
       f'{flag("data.tokenizer", CHARACTERS)} as characters.'
     )
   tokenizers = _package(data_flag)
+  splits = [list(map(_whole_characters, texts)) for texts in splits]
   words = options.words or _vocabulary(tokenizers, splits[0], options)
   if len(words) < 2:
     raise DataError(f'{data_flag}: all training texts are empty.')
@@ -126,7 +127,17 @@ def numbers_of(
   if not words:
     raise UsageError('The examples are texts, and this model was trained on numbers.')
   divides = _tokenizer(_package('The examples are texts'), tokenizer, words)
-  return _filled_up(_word_numbers(divides, texts), length, np.int32)
+  numbers = _word_numbers(divides, map(_whole_characters, texts))
+  return _filled_up(numbers, length, np.int32)
+
+
+def _whole_characters(text: str) -> str:
+  """The text; a half of a character, which JSON may hold, becomes U+FFFD.
+
+  >>> _whole_characters('a\\ud83d')
+  'a\ufffd'
+  """
+  return text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')
 
 
 def is_text(examples: Any) -> bool:
@@ -224,7 +235,7 @@ def _vocabulary(tokenizers, texts, options) -> tuple[str, ...]:
 
 def _tokenizer(tokenizers, kind, words):
   """A tokenizer of the package with this vocabulary."""
-  number_of = {word: number for number, word in enumerate(words)}
+  number_of = {_whole_characters(word): number for number, word in enumerate(words)}
   before = tokenizers.pre_tokenizers
   if kind == CHARACTERS:
     tokenizer = tokenizers.Tokenizer(

@@ -166,6 +166,18 @@ def test_words_are_those_of_the_package(tmp_path):
     np.testing.assert_array_equal(row[row >= 0], ids)
 
 
+@pytest.mark.parametrize('tokenizer', ['characters', 'wordpiece'])
+def test_a_half_of_a_character_is_an_unknown_one(tokenizer, tmp_path):
+  """JSON may hold such halves, of a tweet that was cut; UTF-8 may not."""
+  users = {'me': (['a \ud83d', 'a \ufffd'] * 4, [0, 1] * 4)}
+  data = load(
+    write_leaf(tmp_path, {'train': users, 'test': users}), tokenizer=tokenizer
+  )
+  np.testing.assert_array_equal(data.train_images[0], data.train_images[1])
+  words = texts.numbers_of(['a \ud83d'], data.words, tokenizer, 2)
+  np.testing.assert_array_equal(words, data.train_images[:1, :2])
+
+
 def test_equal_texts_give_equal_vocabularies_in_every_process(tmp_path):
   """The package numbers letters in a random order, unless it is told which."""
   program = (
