@@ -1,5 +1,6 @@
 """FedALA: Zhang et al., AAAI 2023, arXiv:2212.01197: adaptive local aggregation."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -7,14 +8,14 @@ import jax.numpy as jnp
 
 from moon_jax.algorithms import base
 from moon_jax.algorithms.fedper import personal_paths
-from moon_jax.algorithms.private import divided, joined
+from moon_jax.algorithms.private import Paths, divided, joined
 from moon_jax.core.types import Layers, PyTree, Upload
 
 # The losses of so many epochs must agree before the first learning of W ends.
 NUM_RECORDS = 10
 
 
-class Kept(NamedTuple):
+class Memory(NamedTuple):
   """What a client keeps.
 
   Attributes:
@@ -85,24 +86,45 @@ def fedala(
       unknown.
   """
   layer_paths = personal_paths(layers, network_layers, knob='fedala.layers')
-  upper = frozenset(path for path in layer_paths if path[0] == 'params')
-
-  def upper_part(variables):
-    return divided({'params': variables['params']}, upper)[1]
+  upper_paths = frozenset(path for path in layer_paths if path[0] == 'params')
 
   def init_client(variables):
-    ones = jax.tree.map(jnp.ones_like, upper_part(variables))
-    return Kept(model=variables, weights=ones, has_trained=jnp.array(False))
-
-  def blend(received, kept, weights):
-    blended = jax.tree.map(
-      lambda o, g, w: jnp.where(kept.has_trained, o + (g - o) * w, g),
-      upper_part(kept.model),
-      upper_part(received),
-      weights,
+    upper_layers = _upper_layers(variables, upper_paths)
+    return Memory(
+      model=variables,
+      weights=jax.tree.map(jnp.ones_like, upper_layers),
+      has_trained=jnp.array(False),
     )
-    lower, _ = divided(received, upper)
-    return joined(lower, blended)
+
+  def download(received, memory):
+    return _blend(received, memory, memory.weights, upper_paths)
+
+  def upload(trained, task):
+    memory = task.memory._replace(model=trained, has_trained=jnp.array(True))
+    return Upload(weighted=trained), memory
+
+  def personal(server, memory):
+    return memory.model if evaluate == 'trained' else download(server.variables, memory)
+
+  return base.Algorithm(
+    hyperparameters={'eta': eta, 'threshold': threshold},
+    needs=frozenset({'epoch_steps'}),
+    init_client=init_client,
+    download=download,
+    upload=upload,
+    personal=personal,
+    second_training=base.SecondTraining(
+      algorithm=_learning_of_weights(download, upper_paths),
+      epochs=1,
+      comes_first=True,
+      example_share=example_share,
+      second_round_epochs=start_epochs,
+    ),
+  )
+
+
+def _learning_of_weights(download: Callable, upper_paths: Paths) -> base.Algorithm:
+  """The training of W; it moves the blend through W alone, and sends nothing."""
 
   def begin(received, memory):
     return _Learning(
@@ -122,62 +144,59 @@ def fedala(
     weights = jax.tree.map(
       step,
       task.local.weights,
-      upper_part({'params': gradient}),
-      upper_part(task.received),
-      upper_part(task.memory.model),
+      _upper_layers({'params': gradient}, upper_paths),
+      _upper_layers(task.received, upper_paths),
+      _upper_layers(task.memory.model, upper_paths),
     )
     return gradient, task.local._replace(weights=weights)
 
-  def renew_blend(updated, params, task):
-    return blend(task.received, task.memory, task.local.weights)['params']
-
-  def record_loss(task, loss, grads, key):
-    local = task.local
-    num_steps = local.num_steps + 1.0
-    num_records = jnp.floor(num_steps / task.epoch_steps)
-    ends_epoch = num_records * task.epoch_steps == num_steps
-    shifted = jnp.append(local.losses[1:], loss)
-    losses = jnp.where(ends_epoch, shifted, local.losses)
-    agree = jnp.std(losses) < task.scalars['threshold']
-    return local._replace(
-      num_steps=num_steps,
-      losses=losses,
-      has_converged=local.has_converged
-      | (ends_epoch & (num_records > NUM_RECORDS) & agree),
-    )
+  def after_update(updated, params, task):
+    blend = _blend(task.received, task.memory, task.local.weights, upper_paths)
+    return blend['params']
 
   def upload(trained, task):
-    kept = task.memory._replace(model=trained, has_trained=jnp.array(True))
-    return Upload(weighted=trained), kept
+    return Upload(), task.memory._replace(weights=task.local.weights)
 
-  def personal(server, memory):
-    if evaluate == 'trained':
-      return memory.model
-    return blend(server.variables, memory, memory.weights)
-
-  learning = base.Algorithm(
-    download=lambda received, memory: blend(received, memory, memory.weights),
+  return base.Algorithm(
+    download=download,
     begin=begin,
     descent=descent,
-    after_update=renew_blend,
-    after_step=record_loss,
-    upload=lambda trained, task: (
-      Upload(),
-      task.memory._replace(weights=task.local.weights),
-    ),
-  )
-  return base.Algorithm(
-    hyperparameters={'eta': eta, 'threshold': threshold},
-    needs=frozenset({'epoch_steps'}),
-    init_client=init_client,
-    download=lambda received, memory: blend(received, memory, memory.weights),
+    after_update=after_update,
+    after_step=_with_loss,
     upload=upload,
-    personal=personal,
-    second_training=base.SecondTraining(
-      algorithm=learning,
-      epochs=1,
-      comes_first=True,
-      example_share=example_share,
-      second_round_epochs=start_epochs,
-    ),
   )
+
+
+def _with_loss(task, loss, grads, key):
+  """An `after_step`: at the end of an epoch, its last loss is recorded and judged."""
+  learning = task.local
+  num_steps = learning.num_steps + 1.0
+  num_epochs = jnp.floor(num_steps / task.epoch_steps)
+  ends_epoch = num_epochs * task.epoch_steps == num_steps
+  shifted_losses = jnp.append(learning.losses[1:], loss)
+  losses = jnp.where(ends_epoch, shifted_losses, learning.losses)
+  losses_agree = jnp.std(losses) < task.scalars['threshold']
+  converges = ends_epoch & (num_epochs > NUM_RECORDS) & losses_agree
+  return learning._replace(
+    num_steps=num_steps,
+    losses=losses,
+    has_converged=learning.has_converged | converges,
+  )
+
+
+def _upper_layers(variables, upper_paths):
+  """The parameters of the upper layers, {'params': ...}."""
+  _, upper_layers = divided({'params': variables['params']}, upper_paths)
+  return upper_layers
+
+
+def _blend(received, memory, weights, upper_paths):
+  """G in the lower layers, O + (G - O) * W in the upper ones; all of G without an O."""
+  blended = jax.tree.map(
+    lambda o, g, w: jnp.where(memory.has_trained, o + (g - o) * w, g),
+    _upper_layers(memory.model, upper_paths),
+    _upper_layers(received, upper_paths),
+    weights,
+  )
+  lower_layers, _ = divided(received, upper_paths)
+  return joined(lower_layers, blended)

@@ -156,16 +156,23 @@ def with_one_client_if_centralized(config: Config) -> Config:
   return changed(config, one_client)
 
 
-def with_num_clients(config: Config, num_clients: int) -> Config:
+def with_clients_of_data(config: Config, divided: Divided) -> Config:
   """The configuration with the number of clients that the data decide.
+
+  Args:
+    config: the configuration.
+    divided: its data.
 
   Raises:
     ConfigError: the number does not fit other knobs.
+    KnobError: the configuration has a part that is not for such data.
   """
-  changes = {'num_clients': num_clients}
-  config = changed(config, changes)
-  if problems := complaints(used_knobs(flatten(config)) | changes):
-    raise ConfigError(problems)
+  if DataOptions(config).users_are_clients:
+    changes = {'num_clients': divided.num_clients}
+    config = changed(config, changes)
+    if problems := complaints(used_knobs(flatten(config)) | changes):
+      raise ConfigError(problems)
+  require_fitting_parts(config, divided.dataset.form)
   return config
 
 

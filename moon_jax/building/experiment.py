@@ -18,9 +18,8 @@ from moon_jax.building.data import (
   count_classes,
   divide,
   load_data,
-  require_fitting_parts,
   train_on_devices,
-  with_num_clients,
+  with_clients_of_data,
   with_one_client_if_centralized,
 )
 from moon_jax.building.freezing import FreezingOptions, with_frozen
@@ -90,75 +89,77 @@ class Experiment(NamedTuple):
   placement: Placement
 
 
-class Assembled(NamedTuple):
-  """What a configuration makes before anything is on a device.
+class Options:
+  """What a configuration says about each step of building; the steps see no more.
 
   Attributes:
-    config: the configuration, with the number of clients; see `Experiment`.
-    loaded: the data set.
-    divided: the data set, and the owner of each training example.
+    metrics: names of the metrics of tests.
+    network: about the network.
+    freezing: about the layers that are not trained.
+    algorithm: about the algorithm.
+    client_tests: about the examples that test single clients.
+    traced: about the scalars of the rounds.
+    training_setup: about who trains, where, when and for how long.
+  """
+
+  def __init__(self, config: Config) -> None:
+    self.metrics = catalog.listed_words(config.metrics)
+    self.network = NetworkOptions(config)
+    self.freezing = FreezingOptions(config)
+    self.algorithm = AlgorithmOptions(config)
+    self.client_tests = ClientTestOptions(config)
+    self.traced = TracedOptions(config)
+    self.training_setup = TrainingSetupOptions(config)
+
+
+class Assembled(NamedTuple):
+  """What is made before anything is on a device.
+
+  Attributes:
     network: the network.
     algorithm: the algorithm.
     has_client_models: whether the models that are tested are the clients' own.
     held_out: the examples that test single clients, and those that are left to train.
   """
 
-  config: Config
-  loaded: Dataset
-  divided: Divided
   network: models.Network
   algorithm: Algorithm
   has_client_models: bool
   held_out: HeldOut
 
 
-def assemble(
-  config: Config, load: Callable[[DataOptions], Dataset], backend: str | None
-) -> Assembled:
+def assemble(options: Options, divided: Divided, backend: str | None) -> Assembled:
   """Makes what needs no device, which finds most mistakes; compiles nothing.
 
   Args:
-    config: the configuration.
-    load: function that loads the data.
+    options: what the configuration says.
+    divided: the data set, and the owner of each training example.
     backend: kind of device, as JAX names it; None: not known yet.
 
   Raises:
-    UsageError: the data are missing, cannot be dealt as asked, or do not fit.
+    UsageError: a part does not fit the data.
   """
-  config = with_one_client_if_centralized(config)
-  data_options = DataOptions(config)
-  loaded = load(data_options)
-  divided = divide(loaded, data_options)
-  if data_options.users_are_clients:
-    config = with_num_clients(config, divided.num_clients)
-
   dataset = divided.dataset
-  require_classes(catalog.listed_words(config.metrics), dataset.num_classes)
+  require_classes(options.metrics, dataset.num_classes)
   image_shape = dataset.train_images.shape[1:]
-  network_options = NetworkOptions(config)
-  require_fitting_parts(config, dataset.form)
   network = make_network(
-    network_options, image_shape, dataset.num_classes, backend, dataset.form
+    options.network, image_shape, dataset.num_classes, backend, dataset.form
   )
-  require_filler_ignored(network, network_options)
-  network = with_initial_weights(network, network_options)
-  network = with_frozen(network, FreezingOptions(config))
+  require_filler_ignored(network, options.network)
+  network = with_initial_weights(network, options.network)
+  network = with_frozen(network, options.freezing)
 
-  algorithm_options = AlgorithmOptions(config)
-  algorithm = make_algorithm(algorithm_options, network)
-  with explaining_errors_of(algorithm_options.part):
+  algorithm = make_algorithm(options.algorithm, network)
+  with explaining_errors_of(options.algorithm.part):
     has_client_models = client_memory.has_client_models(algorithm, network.shapes)
   if divided.num_clients == 1:
     # Its model is the global one.
     has_client_models = False
 
   held_out = hold_out_client_tests(
-    divided, ClientTestOptions(config), algorithm, has_client_models
+    divided, options.client_tests, algorithm, has_client_models
   )
   return Assembled(
-    config=config,
-    loaded=loaded,
-    divided=divided,
     network=network,
     algorithm=algorithm,
     has_client_models=has_client_models,
@@ -183,25 +184,29 @@ def build(
     UsageError: the data are missing, cannot be dealt as asked, or do not fit.
   """
   backend = jax.default_backend()
-  assembled = assemble(config, load, backend)
-  config = assembled.config
-  loaded, divided = assembled.loaded, assembled.divided
+  config = with_one_client_if_centralized(config)
+  data_options = DataOptions(config)
+  loaded = load(data_options)
+  divided = divide(loaded, data_options)
+  config = with_clients_of_data(config, divided)
+
+  options = Options(config)
+  assembled = assemble(options, divided, backend)
   network, algorithm = assembled.network, assembled.algorithm
   held_out = assembled.held_out
   dataset = divided.dataset
   if network.weights_notice:
     print(network.weights_notice, file=sys.stderr)
-  with explaining_errors_of(AlgorithmOptions(config).part):
-    scalars = TracedOptions(config).scalars(algorithm, round_index=0)
+  with explaining_errors_of(options.algorithm.part):
+    scalars = options.traced.scalars(algorithm, round_index=0)
     traffic = traffic_of_client(
       algorithm, network.shapes, scalars, dataset.num_classes, network.frozen
     )
   training_partition = held_out.training_partition
   class_counts = count_classes(dataset, training_partition)
 
-  setup_options = TrainingSetupOptions(config)
   setup = make_training_setup(
-    setup_options,
+    options.training_setup,
     data=dataset,
     training_partition=training_partition,
     class_counts=class_counts,

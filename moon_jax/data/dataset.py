@@ -83,40 +83,21 @@ def checked_dataset(
   label_kinds = {array.dtype.kind for array in labels}
   if label_kinds in ({'S'}, {'U'}):
     labels, class_names = numbered(data_flag, labels, array_names[1::2])
-  for split in _splits(array_names, images, labels):
-    if fault := split_fault(split, scale, form, check_numbers=not numbers_are_checked):
-      are_levels = form.content == 'levels'
-      if are_levels and not all(is_on_scale(array, scale) for array in images):
-        fault = different_scales(array_names[::2], images) or fault
-        if not form.axes and split.images.ndim == 3:
-          fault += f'. If they are signals [T, C], {flag("data.axes", "TC")} keeps them'
-      raise DataError(f'{data_flag}: {fault}.')
+  splits = _splits(array_names, images, labels)
+  _check_each(data_flag, splits, scale, form, check_numbers=not numbers_are_checked)
   if form.content == 'levels':
-    images = [grey_levels(array, scale) for array in images]
+    images = _arranged_levels(data_flag, images, scale, form)
   else:
-    with one_line(f'{data_flag} cannot be kept on the device'):
-      images, form = forms.as_stored(images, form)
-  images = [
-    forms.arranged(array, form, data_flag if number == 0 else '')
-    for number, array in enumerate(images)
-  ]
-  form = forms.with_vocabulary(form, images[0])
-  if form.content == 'words':
-    for name, array in zip(array_names[::2], images, strict=False):
-      if fault := forms.numbers_fault(name, array, form):
-        raise DataError(f'{data_flag}: {fault}.')
-  train, *others = _splits(array_names, images, labels)
-  for other in others:
-    if fault := pair_fault(train, other, num_classes):
-      raise DataError(f'{data_flag}: {fault}.')
+    images, form = _arranged_numbers(data_flag, array_names[::2], images, form)
+  _check_pairs(data_flag, _splits(array_names, images, labels), num_classes)
   num_classes = num_classes or int(labels[0].max()) + 1
   if class_names == [*map(str, range(num_classes))]:  # also TFDS's for unnamed classes
     class_names = ()
-  train, test, *validation = zip(images, labels, strict=True)
   if form.content != 'levels':
     statistics = forms.statistics_of_numbers(images[0], form)
     mean, std = statistics
     forms.say_if_too_fine(data_flag, form, mean, std)
+  train, test, *validation = zip(images, labels, strict=True)
   data = make_dataset(
     name, train, test, num_classes, statistics, class_names, scale, form
   )
@@ -126,6 +107,58 @@ def checked_dataset(
       validation_labels=np.ascontiguousarray(validation_labels, np.int32),
     )
   return data
+
+
+def _check_each(data_flag, splits, scale, form, *, check_numbers):
+  """Raises DataError if a split has a fault of its own."""
+  for split in splits:
+    fault = split_fault(split, scale, form, check_numbers=check_numbers)
+    if not fault:
+      continue
+    images = [split.images for split in splits]
+    are_levels = form.content == 'levels'
+    if are_levels and not all(is_on_scale(array, scale) for array in images):
+      images_names = [split.images_name for split in splits]
+      fault = different_scales(images_names, images) or fault
+      if not form.axes and split.images.ndim == 3:
+        fault += f'. If they are signals [T, C], {flag("data.axes", "TC")} keeps them'
+    raise DataError(f'{data_flag}: {fault}.')
+
+
+def _check_pairs(data_flag, splits, num_classes):
+  """Raises DataError if a split does not fit the first one, for training."""
+  train, *others = splits
+  for other in others:
+    if fault := pair_fault(train, other, num_classes):
+      raise DataError(f'{data_flag}: {fault}.')
+
+
+def _arranged_levels(data_flag, images, scale, form):
+  """Pictures of all splits as grey levels, with their channels last."""
+  return [
+    forms.arranged(grey_levels(array, scale), form, data_flag if number == 0 else '')
+    for number, array in enumerate(images)
+  ]
+
+
+def _arranged_numbers(data_flag, names, examples, form):
+  """Examples of numbers or words of all splits, as they are stored, and their form.
+
+  Raises:
+    DataError: a number is beyond the dtype, or a word beyond the vocabulary.
+  """
+  with one_line(f'{data_flag} cannot be kept on the device'):
+    stored, form = forms.as_stored(examples, form)
+  arranged = [
+    forms.arranged(array, form, data_flag if number == 0 else '')
+    for number, array in enumerate(stored)
+  ]
+  form = forms.with_vocabulary(form, arranged[0])
+  if form.content == 'words':
+    for name, array in zip(names, arranged, strict=False):
+      if fault := forms.numbers_fault(name, array, form):
+        raise DataError(f'{data_flag}: {fault}.')
+  return arranged, form
 
 
 def arrays_dataset(

@@ -124,12 +124,14 @@ def check_parts(
   device_counts = []
   for run in unfinished_runs(runs):
     try:
-      assembled = experiment.assemble(run.request.config, load, backend=None)
-      options = scheduling.TrainingSetupOptions(assembled.config)
+      config, divided = _with_data(run.request.config, load)
+      options = experiment.Options(config)
+      assembled = experiment.assemble(options, divided, backend=None)
+      setup_options = options.training_setup
       sizes = assembled.held_out.training_partition.sizes
-      scheduling.local_work(options, sizes, assembled.algorithm.num_batches)
-      cohort_size = scheduling.who_takes_part(options, sizes).cohort_size
-      device_counts.append(_num_devices(options, cohort_size))
+      scheduling.local_work(setup_options, sizes, assembled.algorithm.num_batches)
+      cohort_size = scheduling.who_takes_part(setup_options, sizes).cohort_size
+      device_counts.append(_num_devices(setup_options, cohort_size))
     except RunError as error:
       runs_by_problem.setdefault(str(error), []).append(run.name)
   problems = []
@@ -139,6 +141,16 @@ def check_parts(
   if problems:
     raise ConfigError(problems)
   return device_counts
+
+
+def _with_data(
+  config: Config, load: Callable[[data.DataOptions], Dataset]
+) -> tuple[Config, data.Divided]:
+  """The configuration with the clients that its data have, and these data."""
+  config = data.with_one_client_if_centralized(config)
+  options = data.DataOptions(config)
+  divided = data.divide(load(options), options)
+  return data.with_clients_of_data(config, divided), divided
 
 
 def _num_devices(options: scheduling.TrainingSetupOptions, cohort_size: int) -> int:
@@ -306,12 +318,9 @@ def most_steps(
   execution = configs[0].execution
   devices.claim(execution.devices, deterministic=execution.deterministic)
   max_steps = 0
-  for config in map(data.with_one_client_if_centralized, configs):
+  for config in configs:
     with contextlib.suppress(RunError):  # reported when the run begins
-      options = data.DataOptions(config)
-      divided = data.divide(load(options), options)
-      if options.users_are_clients:
-        config = data.with_num_clients(config, divided.num_clients)
+      config, divided = _with_data(config, load)
       steps = scheduling.max_steps(
         scheduling.TrainingSetupOptions(config),
         divided.partition.sizes,

@@ -444,7 +444,7 @@ def test_fedala_by_hand():
   def both_layers(x):
     return floats({'params': {'low': {'x': x}, 'top': {'x': x}}})
 
-  memory = fedala.Kept(
+  memory = fedala.Memory(
     model=both_layers(3.0),
     weights=floats({'params': {'top': {'x': 1.0}}}),
     has_trained=jnp.array(True),
