@@ -108,6 +108,7 @@ class TrainingData(NamedTuple):
     form: what the arrays hold.
     feature_names: [D] names of the numbers of an example; () if the data have none.
     words: [V] the vocabulary, if the examples were texts; () otherwise.
+    sample_rate: samples in a second, if the examples were sounds; 0 otherwise.
   """
 
   partition: Partition
@@ -122,6 +123,7 @@ class TrainingData(NamedTuple):
   form: Form = Form()
   feature_names: tuple[str, ...] = ()
   words: tuple[str, ...] = ()
+  sample_rate: int = 0
 
   def client_name(self, client: int) -> str:
     """The name that the data give a client, or its number."""

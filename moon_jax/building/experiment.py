@@ -238,6 +238,7 @@ def build(
       form=dataset.form,
       feature_names=dataset.feature_names,
       words=dataset.words,
+      sample_rate=dataset.sample_rate,
       digest=sources.digest(loaded),
     ),
     tests=tests,

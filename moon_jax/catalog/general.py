@@ -41,6 +41,7 @@ _ARRAYS = (('data', 'arrays'),)
 _TEXTS = (('data', 'texts'),)
 _TEXT_COLUMNS = (('data', 'text_columns'),)
 _SPLIT_NAMES = (('data', 'huggingface'),)
+_SOUNDS = (('data', 'audiofolder'),)
 _NAMED = (('data', 'named'),)
 _PICKLED = (('data', 'pickled'),)
 _PICTURES = (('data', 'pictures'),)
@@ -118,6 +119,7 @@ _AXES_OR_NONE = Bound(
   f"'' or {_AXES.requirement}", lambda value: value == '' or _AXES.holds(value)
 )
 _TOKENIZERS = one_of('none', 'characters', 'wordpiece')
+_STEREO = one_of('refused', 'mean', 'left', 'right')
 _NORMALIZE = one_of('auto', 'none', 'per_channel', 'per_feature')
 _SPLITS = one_of('none', 'validation', 'test')
 _WEIGHTS = one_of('samples', 'uniform')
@@ -280,6 +282,17 @@ KNOBS = {
     "column of the texts; '' is text, sentence, ...",
     needs=_TEXT_COLUMNS,
     used_if=('data.tokenizer', one_of('characters', 'wordpiece')),
+  ),
+  'data.seconds': number(
+    'auto',
+    'length of each sound, in seconds; auto: that of the longest in training',
+    above(0),
+    needs=_SOUNDS,
+    auto=True,
+  ),
+  'data.mel_bands': counted(40, 'bands of a spectrogram', needs=_SOUNDS),
+  'data.stereo': word(
+    'refused', 'what is taken of two channels', _STEREO, needs=_SOUNDS
   ),
   'data.features': word(
     '',

@@ -315,6 +315,7 @@ OTHERS = (
   _data(
     'table', {'files', 'ids', 'labelled', 'drawn', 'arrays', 'texts', 'text_columns'}
   ),
+  _data('audiofolder', {'files', 'drawn', 'arrays'}),
   _data('torchvision', {'files', 'named', 'pickled'}),
   _federated_data('folder', {'files', 'arrays'}),
   _federated_data('records', {'files'}),

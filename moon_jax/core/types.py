@@ -116,6 +116,7 @@ class Dataset(NamedTuple):
     form: what the arrays hold.
     feature_names: [D] names of the numbers of an example; () if the data have none.
     words: [V] the vocabulary, if the examples were texts; () otherwise.
+    sample_rate: samples in a second, if the examples were sounds; 0 otherwise.
   """
 
   name: str
@@ -137,6 +138,7 @@ class Dataset(NamedTuple):
   form: Form = Form()
   feature_names: tuple[str, ...] = ()
   words: tuple[str, ...] = ()
+  sample_rate: int = 0
 
 
 class Outputs(NamedTuple):

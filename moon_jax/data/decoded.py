@@ -46,7 +46,9 @@ def load_or_decode(
 
 def _read(path):
   arrays = files.arrays(path, files.array_names(path))
-  plain = {name: arrays.pop(name).tolist() for name in ('name', 'num_classes')}
+  plain = {
+    name: arrays.pop(name).tolist() for name in ('name', 'num_classes', 'sample_rate')
+  }
   plain |= {
     name: tuple(arrays.pop(name).tolist())
     for name in ('class_names', 'feature_names', 'words')

@@ -34,6 +34,7 @@ _FOLDERS = {
   r'train/\d+\.npz': 'pfllib',
   r'train/.+\.json': 'leaf',
   r'[^/]+\.npz': 'folder',
+  r'([^/]+/){1,3}[^/]+\.wav': 'audiofolder',
   rf'([^/]+/){{1,6}}{_PICTURE}': 'imagefolder',
 }
 

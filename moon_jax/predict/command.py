@@ -94,6 +94,7 @@ def predict(values: flags.FlagValues) -> str:
     class_names=tuple(trained.about['images'].get('class_names', ())),
     feature_names=tuple(trained.about['images'].get('feature_names', ())),
     words=trained.words,
+    sample_rate=trained.about['images'].get('sample_rate', 0),
   )
   is_file_of_rows = (
     values.source == 'table'
@@ -174,9 +175,11 @@ def _require_input(source, word):
     if not os.path.exists(source):
       raise FileNotFoundError('No such file')
   is_picture = source.name.lower().endswith(ENDINGS)
-  if not is_picture and source.suffix not in ('.npz', *TABLE_SUFFIXES):
+  other_suffixes = ('.npz', '.wav', *TABLE_SUFFIXES)
+  if not is_picture and source.suffix not in other_suffixes:
     raise UsageError(
-      f'{given} must be a folder of pictures, a picture, an .npz file, or a table '
+      f'{given} must be a folder of pictures or of WAV files, a picture, a WAV file, '
+      'an .npz file, or a table '
       f'({any_of(TABLE_SUFFIXES)}); another data set needs {option("source")}=NAME.'
     )
 

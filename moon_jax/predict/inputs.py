@@ -17,6 +17,12 @@ from moon_jax.core.flags import option
 from moon_jax.core.paths import walk
 from moon_jax.core.types import Form, Scale
 from moon_jax.data import forms, table
+from moon_jax.data.audiofolder import (
+  ENDING,
+  read_sound,
+  seconds_of,
+  spectrograms,
+)
 from moon_jax.data.errors import listed, one_line
 from moon_jax.data.layouts import TABLE_SUFFIXES
 from moon_jax.data.picture_folders import ENDINGS
@@ -42,6 +48,7 @@ class Model(NamedTuple):
     class_names: names of the classes; () if they have none.
     feature_names: names of the columns of a table; () if they have none.
     words: the vocabulary of its texts; () if its examples were no texts.
+    sample_rate: samples in a second of its sounds; 0 if its examples were no sounds.
   """
 
   config: Config
@@ -52,6 +59,7 @@ class Model(NamedTuple):
   class_names: tuple[str, ...]
   feature_names: tuple[str, ...] = ()
   words: tuple[str, ...] = ()
+  sample_rate: int = 0
 
   def number_of(self, name: str) -> int | None:
     """The number of a class by its name, or by its number if classes have no names."""
@@ -86,17 +94,22 @@ def read(path: pathlib.Path, model: Model) -> Inputs:
   if path.suffix in TABLE_SUFFIXES:
     return _rows(path, model)
   with one_line(f'{option("input", str(path))} cannot be read'):
-    paths = [path] if os.path.isfile(path) else _pictures_below(path)
+    endings = (ENDING,) if model.sample_rate else ENDINGS
+    paths = [path] if os.path.isfile(path) else _files_below(path, endings)
   if not paths:
-    raise UsageError(f'{option("input", str(path))} has no pictures.')
+    noun = 'WAV files' if model.sample_rate else 'pictures'
+    raise UsageError(f'{option("input", str(path))} has no {noun}.')
   root = path.parent if paths == [path] else path
+  names = [str(file.relative_to(root)) for file in paths]
+  if model.sample_rate:
+    labels = None if paths == [path] else _labels_of_folders(path, paths, model)
+    return Inputs(names=names, labels=labels, chunks=_sounds(root, paths, model))
   takes_pictures = model.scale or model.form.dtype in ('uint8', 'uint16')
   is_picture = model.form.kind == 'picture' and model.shape[2] in _MODES
   if not (takes_pictures and is_picture):
     raise UsageError(
       f'{option("input", str(path))}: this model takes no pictures, but an .npz file.'
     )
-  names = [str(picture.relative_to(root)) for picture in paths]
   labels = None if paths == [path] else _labels_of_folders(path, paths, model)
   return Inputs(names=names, labels=labels, chunks=_decoded(root, paths, model))
 
@@ -119,6 +132,8 @@ def split_of(source: str, where: str, split: str, model: Model) -> Inputs:
   changes['data.trust_pickles'] = False
   if model.words:
     changes['data.text_length'] = model.shape[0]
+  if model.sample_rate and source == 'audiofolder':
+    changes['data.seconds'] = seconds_of(model.shape[0], model.sample_rate)
   config = config_lib.validate(flatten(model.config) | changes)
   dataset = load_data(
     DataOptions(config), may_download=False, trust_pickles=False, words=model.words
@@ -130,6 +145,11 @@ def split_of(source: str, where: str, split: str, model: Model) -> Inputs:
     'train': (dataset.train_images, dataset.train_labels),
     'validation': (dataset.validation_images, dataset.validation_labels),
   }[split]
+  if dataset.sample_rate != model.sample_rate and dataset.sample_rate:
+    raise UsageError(
+      f'{where!r} has {dataset.sample_rate} samples in a second, and this model was '
+      f'trained on {model.sample_rate or "no sounds"}.'
+    )
   if images is None or not len(images):
     raise UsageError(f'{option("split", split)}: {where!r} has no such examples.')
   labels = _renumbered(labels, dataset.class_names, model, where)
@@ -265,15 +285,15 @@ def _unknown_classes(unknown, model):
   return f'the model does not know the classes {listed(unknown)}; it has {known}.'
 
 
-def _pictures_below(folder):
-  """All pictures below a folder, without hidden ones, in the order of their names."""
+def _files_below(folder, endings):
+  """All such files below a folder, without hidden ones, in the order of their names."""
   paths = []
   for parent, folders, names in walk(folder, on_error=_raise):
     folders[:] = [name for name in folders if not name.startswith(('.', '__'))]
     paths += [
       pathlib.Path(parent, name)
       for name in names
-      if name.lower().endswith(ENDINGS) and not name.startswith('.')
+      if name.lower().endswith(endings) and not name.startswith('.')
     ]
   return sorted(paths)
 
@@ -308,6 +328,28 @@ def _labels_of_folders(root, paths, model):
       f'{option("input", str(root))}: {_unknown_classes(unknown, model)}'
     )
   return np.array(numbers, np.int32)
+
+
+def _sounds(root, paths, model):
+  """The spectrograms of WAV files, some at a time.
+
+  Raises:
+    UsageError: a file cannot be read, or has another sample rate than in training.
+  """
+  num_frames, bands = model.shape[:2]
+  for first in range(0, len(paths), _CHUNK):
+    sounds = []
+    for path in paths[first : first + _CHUNK]:
+      name = printable(str(path.relative_to(root)))
+      with one_line(f'{option("input")}: {name!r} cannot be used'):
+        sound = read_sound(files.contents(path), model.config.data.stereo)
+      if sound.rate != model.sample_rate:
+        raise UsageError(
+          f'{option("input")}: {name!r} has {sound.rate} samples in a second, and this '
+          f'model was trained on {model.sample_rate}; convert it to that rate.'
+        )
+      sounds.append(sound)
+    yield spectrograms(sounds, num_frames, bands)
 
 
 def _decoded(root, paths, model):

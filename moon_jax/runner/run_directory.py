@@ -331,6 +331,8 @@ def describe_images(experiment: Experiment) -> Record:
     description['feature_names'] = list(experiment.data.feature_names)
   if experiment.data.words:
     description['words'] = list(experiment.data.words)
+  if experiment.data.sample_rate:
+    description['sample_rate'] = experiment.data.sample_rate
   return description
 
 

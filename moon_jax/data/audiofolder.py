@@ -1,0 +1,372 @@
+"""Folders of WAV files by class, read as log-mel spectrograms.
+
+  CLASS/*.wav              the class of a file is its folder
+  SPEAKER/CLASS/*.wav      each speaker, or other source, is a user
+
+SciPy reads the files and transforms them; no other package is needed. The triangular
+filters are those of HTK's mel scale, as in torchaudio's `MelSpectrogram`.
+"""
+
+import io
+import os
+import pathlib
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from moon_jax.core import files
+from moon_jax.core.errors import KnobError, printable
+from moon_jax.core.flags import flag
+from moon_jax.core.paths import expand
+from moon_jax.core.types import Dataset
+from moon_jax.data import drawn_test, split_names
+from moon_jax.data.dataset import arrays_dataset
+from moon_jax.data.errors import DataError, listed, one_line
+from moon_jax.data.federated import users
+from moon_jax.data.forms import Reading
+from moon_jax.data.split_names import TEST, TRAIN, VALIDATION
+
+ENDING = '.wav'
+WINDOW_SECONDS, HOP_SECONDS = 0.025, 0.010
+# Added to the energy of a band before the logarithm: that of a sample is at most 1.
+SILENCE = 1e-6
+_MOST_RATE = 1_000_000  # samples in a second
+
+
+class Clip(NamedTuple):
+  """A WAV file that is not yet read.
+
+  Attributes:
+    path: path of the file.
+    label: name of its class.
+    speaker: its user; '' if the folders have no users.
+  """
+
+  path: pathlib.Path
+  label: str
+  speaker: str = ''
+
+
+class Sound(NamedTuple):
+  """A WAV file.
+
+  Attributes:
+    samples: [M] float64 in [-1, 1].
+    rate: samples in a second.
+  """
+
+  samples: np.ndarray
+  rate: int
+
+
+def load_audiofolder(
+  path: str,
+  test_fraction: float = 0.0,
+  test_seed: int = 0,
+  range: str = '',
+  axes: str = '',
+  normalize: str = 'auto',
+  seconds: float | str = 'auto',
+  mel_bands: int = 40,
+  stereo: str = 'refused',
+) -> Dataset:
+  """Loads WAV files as spectrograms [T, bands], float32; classes are in order of name.
+
+  An example is the logarithm of the energy in each mel band, in windows of 25 ms, a new
+  one every 10 ms. A line of the output tells the sample rate, the length and how many
+  files are cut or filled up with silence.
+
+  Args:
+    path: folder with CLASS/*.wav or SPEAKER/CLASS/*.wav; or with train/ and test/ (or
+      names with these words), each with such folders.
+    test_fraction: fraction of the files of each class (and speaker) that are drawn for
+      the test; 0 if there is a test folder.
+    test_seed: seed of the draw.
+    range: as in `npz.load_npz`.
+    axes: 'TC' or '': signals; 'HW': pictures of T x bands pixels, which keep their
+      numbers.
+    normalize: as in `npz.load_npz`.
+    seconds: length to which files are cut, or filled up with silence, at their end;
+      'auto': that of the longest training file.
+    mel_bands: number of bands.
+    stereo: what is taken of two channels: 'mean', 'left' or 'right'; 'refused': such
+      files are refused.
+
+  Raises:
+    DataError: it is no such folder, a file cannot be read, or sample rates differ.
+  """
+  data_flag = flag('data.path', path)
+  if axes not in ('', 'TC', 'HW'):
+    raise KnobError('data.axes', axes, 'must be TC or HW for sounds.')
+  axes = axes or 'TC'
+  if axes == 'HW' and normalize == 'auto':
+    normalize = 'per_channel'
+  root = expand(path).absolute()
+  with one_line(f'{data_flag} must be a folder of WAV files by class'):
+    splits = _splits(data_flag, root, test_fraction, test_seed)
+  class_names = sorted({clip.label for clip in splits[TRAIN]})
+  first = _read(data_flag, root, splits[TRAIN][0], stereo)
+  sounds = {
+    split: [_at_rate(data_flag, root, clip, stereo, first.rate) for clip in clips]
+    for split, clips in splits.items()
+  }
+  lengths = [len(sound.samples) for sound in sounds[TRAIN]]
+  num_samples = max(lengths) if seconds == 'auto' else round(seconds * first.rate)
+  num_frames = frames_of(num_samples, first.rate)
+  if num_frames < 1:
+    raise DataError(
+      f'{data_flag}: {num_samples / first.rate:g} seconds are no window of '
+      f'{WINDOW_SECONDS} seconds; {flag("data.seconds", 1.0)} makes files longer.'
+    )
+  every_length = [len(s.samples) for split in sounds.values() for s in split]
+  num_cut = sum(length > num_samples for length in every_length)
+  num_filled = sum(length < num_samples for length in every_length)
+  print(
+    f'{data_flag}: {len(every_length)} files of {first.rate} Hz are spectrograms of '
+    f'{num_frames} windows and {mel_bands} bands; {num_cut} are cut to '
+    f'{num_samples / first.rate:g} seconds, {num_filled} are filled up with silence.',
+    file=sys.stderr,
+  )
+  numbers = {name: number for number, name in enumerate(class_names)}
+  arrays, array_names = [], []
+  for split, clips in splits.items():
+    unknown = sorted({clip.label for clip in clips} - numbers.keys())
+    if unknown:
+      raise DataError(
+        f'{data_flag}: the {split} set has a class {unknown[0]!r}, which training has '
+        'not; remove its files, or add files of it to training.'
+      )
+    arrays += [
+      spectrograms(sounds[split], num_frames, mel_bands),
+      np.array([numbers[clip.label] for clip in clips]),
+    ]
+    array_names += [f'the sounds of {split}', f'the classes of {split}']
+  dataset = arrays_dataset(
+    data_flag,
+    root.name,
+    arrays,
+    reading=Reading(range=range, axes=axes, normalize=normalize),
+    num_classes=len(class_names),
+    class_names=class_names,
+    array_names=array_names,
+  )._replace(sample_rate=first.rate)
+  if not splits[TRAIN][0].speaker:
+    return dataset
+  return users.named(
+    data_flag,
+    dataset,
+    train_users=np.array([clip.speaker for clip in splits[TRAIN]]),
+    test_users=np.array([clip.speaker for clip in splits[TEST]]),
+  )
+
+
+def frames_of(num_samples: int, rate: int) -> int:
+  """T, the windows that lie in so many samples."""
+  window, hop = _window_and_hop(rate)
+  return 1 + (num_samples - window) // hop
+
+
+def seconds_of(num_frames: int, rate: int) -> float:
+  """The shortest length of a sound with so many windows."""
+  window, hop = _window_and_hop(rate)
+  return (window + (num_frames - 1) * hop) / rate
+
+
+def spectrograms(sounds: Sequence[Sound], num_frames: int, bands: int) -> np.ndarray:
+  """[M, num_frames, bands] float32, the log-mel spectrograms of sounds of one rate.
+
+  Args:
+    sounds: M sounds, which are cut or filled up with silence at their end.
+    num_frames: windows of each.
+    bands: mel bands.
+  """
+  import scipy.fft
+  import scipy.signal
+
+  rate = sounds[0].rate
+  window, hop = _window_and_hop(rate)
+  shape = scipy.signal.get_window('hann', window)  # periodic, as in speech recognition
+  fft_size = scipy.fft.next_fast_len(window, real=True)
+  filters = mel_filters(rate, fft_size, bands)
+  num_samples = window + (num_frames - 1) * hop
+  starts = hop * np.arange(num_frames)[:, None] + np.arange(window)
+  log_energies = np.empty((len(sounds), num_frames, bands), np.float32)
+  for row, sound in enumerate(sounds):
+    samples = np.zeros(num_samples)
+    kept = sound.samples[:num_samples]
+    samples[: len(kept)] = kept
+    spectrum = scipy.fft.rfft(samples[starts] * shape, fft_size)
+    log_energies[row] = np.log(np.square(np.abs(spectrum)) @ filters + SILENCE)
+  return log_energies
+
+
+def mel_filters(rate: int, fft_size: int, bands: int) -> np.ndarray:
+  """[fft_size // 2 + 1, bands], triangles on HTK's mel scale from 0 Hz to rate / 2.
+
+  Mel(f) = 2595 log10(1 + f / 700); the peaks are 1.
+  """
+  top = 2595 * np.log10(1 + rate / 2 / 700)
+  corners = 700 * (10 ** (np.linspace(0, top, bands + 2) / 2595) - 1)
+  frequencies = np.arange(fft_size // 2 + 1)[:, None] * rate / fft_size
+  low, peak, high = corners[:-2], corners[1:-1], corners[2:]
+  rising = (frequencies - low) / (peak - low)
+  falling = (high - frequencies) / (high - peak)
+  return np.maximum(np.minimum(rising, falling), 0)
+
+
+def read_sound(content: bytes, stereo: str) -> Sound:
+  """Reads the bytes of a WAV file.
+
+  Args:
+    content: the file.
+    stereo: see `load_audiofolder`.
+
+  Raises:
+    Exception: of any class, if it is no such file, or has channels that are refused.
+  """
+  from scipy.io import wavfile
+
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # of chunks with a title or a date
+    rate, samples = wavfile.read(io.BytesIO(content))
+  if not 0 < rate <= _MOST_RATE:
+    raise ValueError(f'its sample rate is {rate} Hz')
+  if samples.dtype == np.uint8:
+    samples = (samples.astype(np.float64) - 128) / 128
+  elif samples.dtype.kind == 'i':
+    samples = samples / -float(np.iinfo(samples.dtype).min)
+  samples = samples.astype(np.float64)
+  if samples.ndim == 2:
+    samples = _of_channels(samples, stereo)
+  if not samples.size:
+    raise ValueError('it has no samples')
+  if not np.isfinite(samples).all():
+    raise ValueError('some of its samples are NaN or infinite')
+  return Sound(samples, int(rate))
+
+
+def _of_channels(samples, stereo):
+  """[M, channels] -> [M]."""
+  num_channels = samples.shape[1]
+  if num_channels == 1:
+    return samples[:, 0]
+  if stereo == 'refused' or (stereo != 'mean' and num_channels != 2):
+    choices = ' or '.join(flag('data.stereo', word) for word in ('mean', 'left'))
+    raise ValueError(f'it has {num_channels} channels; {choices} takes one')
+  if stereo == 'mean':
+    return samples.mean(1)
+  return samples[:, ('left', 'right').index(stereo)]
+
+
+def _window_and_hop(rate):
+  return max(round(WINDOW_SECONDS * rate), 2), max(round(HOP_SECONDS * rate), 1)
+
+
+def _read(data_flag, root, clip, stereo):
+  name = printable(str(clip.path.relative_to(root)))
+  with one_line(f'{data_flag}: {name!r} cannot be used'):
+    return read_sound(files.contents(clip.path), stereo)
+
+
+def _at_rate(data_flag, root, clip, stereo, rate):
+  sound = _read(data_flag, root, clip, stereo)
+  if sound.rate != rate:
+    name = printable(str(clip.path.relative_to(root)))
+    raise DataError(
+      f'{data_flag}: {name!r} has {sound.rate} samples in a second, and others {rate}; '
+      'convert all files to one rate.'
+    )
+  return sound
+
+
+# --- which files there are ------------------------------------------------------------
+
+
+def _splits(data_flag, root, test_fraction, test_seed) -> dict[str, list[Clip]]:
+  """TRAIN, TEST and perhaps VALIDATION -> their files, class by class."""
+  inner = _folders(root)
+  roles = split_names.roles(folder.name for folder in inner)
+  by_role = {}
+  for folder in inner:
+    by_role.setdefault(roles[folder.name], []).append(folder)
+  is_divided = TRAIN in by_role and {TEST, VALIDATION} & by_role.keys()
+  if not is_divided:
+    clips = _tree(data_flag, root)
+    if not test_fraction:
+      raise DataError(
+        f'{data_flag} has no folders train and test; '
+        f'{flag("data.test_fraction", 0.2)} draws a fifth of each class for the test.'
+      )
+    kinds = [(clip.label, clip.speaker) for clip in clips]
+    is_test = drawn_test.is_test(kinds, test_fraction, test_seed)
+    return {
+      TRAIN: [clips[row] for row in np.flatnonzero(~is_test)],
+      TEST: [clips[row] for row in np.flatnonzero(is_test)],
+    }
+  if test_fraction:
+    raise DataError(
+      f'{data_flag} is divided already: drop {flag("data.test_fraction")}.'
+    )
+  for role in (TRAIN, TEST, VALIDATION):
+    if len(by_role.get(role, ())) > 1:
+      names = listed(folder.name for folder in by_role[role])
+      raise DataError(
+        f'{data_flag}: {names} would each be the {role} split; keep one of them.'
+      )
+  used = {role: folders[0] for role, folders in by_role.items() if role}
+  if TEST not in used:
+    used[TEST] = used.pop(VALIDATION)
+  unused = [folder.name for folder in inner if folder not in used.values()]
+  if unused:
+    print(f'{data_flag}: not used: {listed(unused)}.', file=sys.stderr)
+  splits = {
+    role: _tree(data_flag, used[role])
+    for role in (TRAIN, TEST, VALIDATION)
+    if role in used
+  }
+  if len({bool(clips[0].speaker) for clips in splits.values()}) > 1:
+    raise DataError(
+      f'{data_flag}: some splits have CLASS/*{ENDING} and others SPEAKER/CLASS/*'
+      f'{ENDING}; arrange all alike.'
+    )
+  return splits
+
+
+def _tree(data_flag, folder) -> list[Clip]:
+  """CLASS/*.wav or SPEAKER/CLASS/*.wav; the files of a class stand together."""
+  clips = []
+  for outer in _folders(folder):
+    clips += [Clip(path, outer.name) for path in wav_files(outer)]
+    for inner in _folders(outer):
+      clips += [Clip(path, inner.name, outer.name) for path in wav_files(inner)]
+  if not clips:
+    raise DataError(
+      f'{data_flag}: {folder.name!r} has no files CLASS/*{ENDING} or '
+      f'SPEAKER/CLASS/*{ENDING}; it holds {listed(os.listdir(folder))}.'
+    )
+  if len({bool(clip.speaker) for clip in clips}) > 1:
+    raise DataError(
+      f'{data_flag}: of the folders in {folder.name!r} some hold {ENDING} files and '
+      'others folders of them; keep one kind.'
+    )
+  return sorted(clips, key=lambda clip: (clip.label, clip.speaker))  # stable
+
+
+def wav_files(folder: pathlib.Path) -> list[pathlib.Path]:
+  """The WAV files inside, by their names, in order."""
+  return [
+    path
+    for path in sorted(folder.iterdir())
+    if path.suffix.lower() == ENDING and not path.name.startswith('.')
+  ]
+
+
+def _folders(folder):
+  return [
+    path
+    for path in sorted(folder.iterdir())
+    if path.is_dir() and not path.name.startswith(('.', '__'))
+  ]
