@@ -1,0 +1,680 @@
+"""Every figure of docs/experiments.md, computed again from the records.
+
+This file shares no code with papers/: it unpacks the records itself, and has the
+papers' figures and the statistics of its own. A figure of the page that it does not
+compute must stand in SETTINGS, which has settings and words of papers.
+"""
+
+import functools
+import gzip
+import json
+import math
+import pathlib
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from moon_jax import config
+
+ROOT = pathlib.Path(__file__).parents[1]
+SEEDS = (0, 1, 2)
+SKEWS = {
+  'beta 0.05': 'curve_beta_0.05_',
+  'beta 0.1': 'curve_beta_0.1_',
+  'beta 0.3': 'curve_beta_0.3_',
+  'beta 0.5': 'moon_cvpr21_',
+  'beta 5': 'curve_beta_5_',
+  'shards of 2': 'curve_shards_2_',
+}
+BETAS = {name: float(name[5:]) for name in SKEWS if name.startswith('beta')}
+ALGORITHMS = {
+  'moon': 'MOON, mu 5',
+  'mu_1': 'MOON, mu 1',
+  'fedprox': 'FedProx',
+  'scaffold': 'SCAFFOLD',
+}
+# What a setting of the page that is no result says, with its numbers.
+SETTINGS = pathlib.Path(__file__).with_name('experiments_settings.txt')
+
+
+def read(folder):
+  """Name -> (description, a table by round) of the records in a folder of papers/."""
+  runs = {}
+  for path in sorted((ROOT / 'papers' / folder).glob('*.jsonl.gz')):
+    first, *lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+    table = pd.DataFrame(map(json.loads, lines)).set_index('round')
+    runs[path.name.removesuffix('.jsonl.gz')] = (json.loads(first), table)
+  return runs
+
+
+RUNS, DIVERGED, REPEATED = map(read, ('runs', 'diverged', 'repeated'))
+
+
+def end(name, last, column='test_accuracy', scale=100, runs=RUNS):
+  """The mean of a column over the five rounds to `last`."""
+  numbers = runs[name][1][column].loc[last - 4 : last]
+  assert len(numbers) == 5
+  return math.fsum(scale * numbers) / 5
+
+
+def late(name, column='test_accuracy'):
+  return 100 * RUNS[name][1][column].dropna().astype(float).tail(5).mean()
+
+
+def interval(numbers):
+  """The ends of Student's 95 % interval of a mean."""
+  return stats.t.interval(0.95, len(numbers) - 1, np.mean(numbers), stats.sem(numbers))
+
+
+def sign(number, decimals=1):
+  text = f'{number:+.{decimals}f}'
+  return text if float(text) else text[1:]
+
+
+def pairs(first, second, number):
+  """The differences of two variants, over the seeds that both have."""
+  seeds = [s for s in range(8) if {f'{first}_seed{s}', f'{second}_seed{s}'} <= {*RUNS}]
+  return [number(f'{first}_seed{s}') - number(f'{second}_seed{s}') for s in seeds]
+
+
+def differences(algorithm, skew, last):
+  stem = SKEWS[skew]
+  return pairs(f'{stem}{algorithm}', f'{stem}fedavg', lambda name: end(name, last))
+
+
+def rounds_to(level, name, last=100):
+  """The first round whose mean of five reaches a level."""
+  for final in range(5, last + 1):
+    if end(name, final) >= level:
+      return final
+  return None
+
+
+def mean_and_deviation(numbers, decimals=1):
+  mean = f'{np.mean(numbers):.{decimals}f}'
+  if len(numbers) == 1:
+    return mean
+  return f'{mean} +- {np.std(numbers, ddof=1):.{decimals}f}'
+
+
+# --- what the page must have ----------------------------------------------------------
+
+
+def judged(words, paper, reported, numbers, decimals=1):
+  """A row of the table of claims."""
+  if not numbers:
+    return f'| {words} | {paper} | not run | untested |'
+  mean = sign(np.mean(numbers), decimals)
+  if len(numbers) == 1:
+    return f'| {words} | {paper} | {mean} (1 seed) | untested |'
+  low, high = interval(numbers)
+  if reported < low - 0.1 or reported > high + 0.1:
+    verdict = 'refuted in this setting'
+  elif reported and low <= 0 <= high:
+    verdict = 'not reproduced'
+  else:
+    verdict = 'reproduced'
+  ends = f'{sign(low, decimals)} to {sign(high, decimals)}; {len(numbers)} seeds'
+  return f'| {words} | {paper} | {mean} ({ends}) | {verdict} |'
+
+
+def claims():
+  table_1 = {'moon': 69.1, 'fedavg': 66.3, 'fedprox': 66.9, 'scaffold': 66.6}
+  names = {'moon': 'MOON', 'fedavg': 'FedAvg'}
+  names |= {'fedprox': 'FedProx', 'scaffold': 'SCAFFOLD'}
+  for first, second in (
+    ('moon', 'fedavg'),
+    ('moon', 'fedprox'),
+    ('moon', 'scaffold'),
+    ('fedprox', 'fedavg'),
+    ('scaffold', 'fedavg'),
+  ):
+    reported = table_1[first] - table_1[second]
+    numbers = pairs(f'moon_cvpr21_{first}', f'moon_cvpr21_{second}', late)
+    words = f'{names[first]} - {names[second]}'
+    yield judged(words, f'MOON, table 1: {reported:+.1f}', reported, numbers)
+  l2 = pairs('moon_cvpr21_l2', 'moon_cvpr21_fedavg', late)
+  yield judged('l2 term - FedAvg', 'MOON, table 5: -0.5', 65.8 - 66.3, l2)
+  early = pairs(
+    'moon_cvpr21_moon',
+    'moon_cvpr21_fedavg',
+    lambda name: 100 * RUNS[name][1].test_accuracy.loc[2:5].mean(),
+  )
+  words = 'MOON starts as fast as FedAvg (rounds 2 to 5)'
+  yield judged(words, 'MOON, figure 6: 0', 0, early)
+
+  def rounds(name):
+    return rounds_to(end(f'moon_cvpr21_fedavg_seed{name[-1]}', 100), name)
+
+  for other, reported, words in (
+    ('fedavg', -73, "rounds to FedAvg's accuracy, MOON - FedAvg"),
+    ('scaffold', -53, 'the same, MOON - SCAFFOLD'),
+  ):
+    numbers = pairs('moon_cvpr21_moon', f'moon_cvpr21_{other}', rounds)
+    yield judged(words, f'MOON, table 2: {reported}', reported, numbers, 0)
+  review = pairs('review_moon', 'review_fedavg', late)
+  yield judged('MOON - FedAvg: alike', 'review: 0', 0, review)
+  for setting, variant, table, reported in (
+    ('beta 0.5', 'default', 1, 47.51 - 53.12),
+    ('beta 0.1', 'beta_0.1', 2, 38.68 - 41.35),
+    ('beta 5', 'beta_5', 2, 53.23 - 56.72),
+    ('5 of 100 clients', 'sparse_0.05', 3, 51.12 - 50.27),
+  ):
+    numbers = pairs(f'moonflower_{variant}', f'moonflower_{variant}_fedavg', late)
+    paper = f'MOONFlower, table {table}: {reported:+.2f}'
+    yield judged(f'MOON - FedAvg, {setting}', paper, reported, numbers)
+  fashion = 'dco_moon_fashion_mnist_'
+  numbers = pairs(f'{fashion}dco_moon', f'{fashion}fedavg', late)
+  paper = 'DCO-MOON, table 2: +5.6'
+  yield judged('DCO-MOON - FedAvg, Fashion-MNIST', paper, 85.4 - 79.8, numbers)
+  yield judged('SA-MOON - MOON, T_0 = tau = 1', 'SA-MOON, table 2: +1.13', 1.13, [])
+
+
+def accuracies():
+  """Rows of the tables of the papers: setting, the paper's words, and stem of runs."""
+  flower = {
+    'default': ('the defaults', '53.12 +- 2.89', '47.51 +- 1.29', 'tables 1, 2'),
+    'beta_0.1': ('beta 0.1', '41.35 +- 0.81', '38.68 +- 2.39', 'table 2'),
+    'beta_5': ('beta 5', '56.72 +- 0.38', '53.23 +- 0.78', 'table 2'),
+    'sparse_0.05': (
+      '100 clients, 5% a round',
+      '50.27 +- 3.38',
+      '51.12 +- 3.73',
+      'table 3',
+    ),
+  }
+  again = 'a re-implementation'
+  rows = [
+    ('FedAvg', '66.3 +- 0.5 (table 1)', 'moon_cvpr21_fedavg'),
+    (
+      'FedProx, mu 0.01',
+      f'66.9 +- 0.2 (table 1), {again} 68.52',
+      'moon_cvpr21_fedprox',
+    ),
+    ('SCAFFOLD', '66.6 +- 0.2 (table 1)', 'moon_cvpr21_scaffold'),
+    ('MOON, mu 5', f'69.1 +- 0.4 (table 1), {again} 70.71', 'moon_cvpr21_moon'),
+    ('MOON, mu 1', '-', 'moon_cvpr21_mu_1'),
+    ('SOLO, 300 epochs', '46.3 +- 5.1 over clients (table 1)', 'moon_cvpr21_solo'),
+    ('l2 in place of MOON', '65.8, the best of six mu (table 5)', 'moon_cvpr21_l2'),
+    *(
+      (title, 'figure only', f'review_{name}')
+      for title, name in (
+        ('FedAvg', 'fedavg'),
+        ('FedProx', 'fedprox'),
+        ('SCAFFOLD', 'scaffold'),
+        ('MOON, mu 0.1', 'moon'),
+      )
+    ),
+    ('FedAvg, learning rate 0.01', '10.0 (text)', 'moonflower_rate_0.01_fedavg'),
+    *(
+      (f'{title}, Fashion-MNIST', words, f'dco_moon_fashion_mnist_{name}')
+      for title, words, name in (
+        ('FedAvg', '79.8 (table 2)', 'fedavg'),
+        ('FedProx, mu 0.001', '81.9 (table 2)', 'fedprox'),
+        ('MOON, mu 1', '83.1 (table 2)', 'moon'),
+        ('DCO-MOON, mu 5', '85.4 (tables 1, 2)', 'dco_moon'),
+        ('SOLO', '76.4 (table 2)', 'solo'),
+      )
+    ),
+    (
+      'DCO-MOON, mu 5, Fashion-MNIST, theta 0.03',
+      '-',
+      'dco_moon_fashion_mnist_theta_0.03',
+    ),
+    (
+      'SA-MOON, T_0 1, with `model=moon_cnn`, `sa_moon.min_temperature=0.05`',
+      '69.67 (table 2)',
+      'sa_moon_initial_temperature_1_model=moon_cnn_sa_moon.min_temperature=0.05',
+    ),
+    (
+      'MOON, tau 1, with `model=moon_cnn`',
+      '68.54 (table 2)',
+      'sa_moon_tau_1_model=moon_cnn',
+    ),
+  ]
+  for variant, (setting, of_fedavg, of_moon, table) in flower.items():
+    stem = f'moonflower_{variant}'
+    rows.append((f'FedAvg, {setting}', f'{of_fedavg} ({table})', f'{stem}_fedavg'))
+    rows.append((f'MOON, {setting}', f'{of_moon} ({table})', stem))
+  for setting, paper, stem in rows:
+    seeds = [seed for seed in range(8) if f'{stem}_seed{seed}' in RUNS]
+    names = [f'{stem}_seed{seed}' for seed in seeds]
+    final = mean_and_deviation(
+      [100 * RUNS[name][1].test_accuracy.iloc[-1] for name in names]
+    )
+    table = RUNS[names[0]][1]
+    if 'test_accuracy_std' in table:
+      final += f' (clients +- {100 * table.test_accuracy_std.iloc[-1]:.1f})'
+    means = mean_and_deviation([late(name) for name in names])
+    yield f'| {setting} | {paper} | {means} | {final} | {str(seeds)[1:-1]} |'
+
+
+def pooled(groups):
+  """The deviation within groups, and its degrees of freedom."""
+  freedom = sum(len(group) - 1 for group in groups)
+  squares = sum(np.sum((np.array(g) - np.mean(g)) ** 2) for g in groups)
+  return math.sqrt(squares / freedom), freedom
+
+
+def side(mean, width):
+  if abs(mean) <= width or math.isnan(width):
+    return 'undecided'
+  return 'higher' if mean > 0 else 'lower'
+
+
+def own_and_pooled(numbers, std, freedom):
+  """Half the widths of both intervals."""
+  own = math.nan
+  if len(numbers) > 1:
+    own = stats.t.ppf(0.975, len(numbers) - 1) * stats.sem(numbers)
+  return own, stats.t.ppf(0.975, freedom) * std / math.sqrt(len(numbers))
+
+
+def curve_rows(algorithm, last):
+  groups = {skew: differences(algorithm, skew, last) for skew in SKEWS}
+  std, freedom = pooled([*groups.values()])
+  for skew, numbers in groups.items():
+    stem = SKEWS[skew]
+    names = [f'{stem}{{}}_seed{seed}' for seed in SEEDS]
+    names = [name for name in names if name.format(algorithm) in RUNS]
+    fedavg = [end(name.format('fedavg'), last) for name in names]
+    ours = [end(name.format(algorithm), last) for name in names]
+    rounds = [
+      ' / '.join(
+        str(rounds_to(level, name.format(one), last) or 'never')
+        for one in ('fedavg', algorithm)
+      )
+      for level, name in zip(fedavg, names, strict=True)
+    ]
+    own, by_pooled = own_and_pooled(numbers, std, freedom)
+    mean = np.mean(numbers)
+    first, second = ('pooled', 'own') if freedom >= 12 else ('own', 'pooled')
+    sides = {'own': side(mean, own), 'pooled': side(mean, by_pooled)}
+    verdict = sides[first]
+    if sides[second] != verdict:
+      verdict += f' ({sides[second]} by the {second} deviation)'
+    means = [f'{mean:+.2f} +- {own:.2f}', f'+- {by_pooled:.2f}', verdict]
+    if lost := diverged(stem, algorithm):
+      means = ['', '', lost]
+    cells = [
+      ', '.join(f'{number:.1f}' for number in fedavg),
+      ', '.join(f'{number:.1f}' for number in ours),
+      ', '.join(map(sign, numbers)),
+      *means,
+      ', '.join(rounds),
+    ]
+    yield f'| {skew} | {" | ".join(cells)} |'
+  yield (
+    f'Pooled standard deviation of a difference: {std:.2f} points ({freedom} degrees '
+    'of freedom).'
+  )
+
+
+def diverged(stem, algorithm):
+  lost = sum(name.startswith(f'{stem}{algorithm}_seed') for name in DIVERGED)
+  return f'{lost} of 3 diverged' if lost else ''
+
+
+def mean_rows(last):
+  for algorithm, title in ALGORITHMS.items():
+    groups = {skew: differences(algorithm, skew, last) for skew in SKEWS}
+    std, freedom = pooled([*groups.values()])
+    cells = []
+    for skew, numbers in groups.items():
+      mean = sign(np.mean(numbers))
+      is_outside = [
+        abs(np.mean(numbers)) > width for width in own_and_pooled(numbers, std, freedom)
+      ]
+      bold = f'**{mean}**' if all(is_outside) else mean
+      cells.append(diverged(SKEWS[skew], algorithm) or bold)
+    yield f'| {title} | {" | ".join(cells)} |'
+
+
+def class_counts():
+  lines = (ROOT / 'papers/partitions.jsonl').read_text().splitlines()
+  return {
+    name: np.array(line['class_counts'])
+    for line in map(json.loads, lines)
+    for name in line['runs']
+  }
+
+
+def effective_classes(counts):
+  return np.mean([math.exp(stats.entropy(client)) for client in counts])
+
+
+def skew_rows():
+  counts_of_runs = class_counts()
+  for skew, stem in SKEWS.items():
+    for seed in SEEDS:
+      counts = counts_of_runs[f'{stem}moon_seed{seed}']
+      fedavg, moon = (end(f'{stem}{a}_seed{seed}', 100) for a in ('fedavg', 'moon'))
+      sizes = [sum(client) for client in counts.tolist()]
+      yield (
+        f'| {skew}, seed {seed} | {effective_classes(counts):.2f} | {min(sizes)} to '
+        f'{max(sizes)} | {fedavg:.1f} | {moon:.1f} | {sign(moon - fedavg)} |'
+      )
+
+
+def tables_of_the_appendix():
+  for words, stem, seeds in (
+    ('each seed its own partition', 'moon_cvpr21_', SEEDS),
+    ('the partition of seed 0', 'curve_same_partition_', (1, 2, 3)),
+  ):
+    fedavg, moon = (
+      np.array([end(f'{stem}{name}_seed{seed}', 100) for seed in seeds])
+      for name in ('fedavg', 'moon')
+    )
+    cells = [mean_and_deviation(n, 2) for n in (fedavg, moon, moon - fedavg)]
+    yield f'| {words} | {str(seeds)[1:-1]} | {" | ".join(cells)} |'
+  for name in REPEATED:
+    cells = [
+      f'{end(name, last, runs=runs):.1f}'
+      for last in (50, 100)
+      for runs in (RUNS, REPEATED)
+    ]
+    yield f'| `{name}` | {" | ".join(cells)} |'
+  for words, column in (
+    ('supervised loss, nats', 'supervised_loss'),
+    ('training loss, nats', 'train_loss'),
+    ("a client's drift", 'drift'),
+    ('contrastive loss, nats', 'contrastive_loss'),
+    ('cosine to the received model', 'positive_cosine'),
+    ('cosine to the own previous model', 'negative_cosine'),
+  ):
+    cells = []
+    for beta in ('0.05', '5'):
+      for name in ('fedavg', 'moon'):
+        stem = f'curve_beta_{beta}_{name}_seed'
+        has_column = column in RUNS[f'{stem}0'][1] and not (
+          name == 'fedavg' and column.endswith(('cosine', 'contrastive_loss'))
+        )
+        means = [
+          f'{end(f"{stem}{s}", 100, column, 1):#.3g}' for s in SEEDS if has_column
+        ]
+        cells.append(f' {", ".join(means)} ' if means else ' ')
+    yield f'| {words} |{"|".join(cells)}|'
+  order = ('fedavg', 'fedprox', 'scaffold', 'moon', 'mu_1')
+  for words, stem in (
+    ('none', 'moon_cvpr21_'),
+    ('no projection head', 'ablation_no_head_'),
+    ('partition not balanced', 'ablation_no_balance_'),
+    ('equal weights of clients', 'ablation_equal_weights_'),
+    ('partial batches kept', 'ablation_all_batches_'),
+  ):
+    fedavg = end(f'{stem}fedavg_seed0', 50)
+    cells = [f'{fedavg:.1f}']
+    for name in order[1:]:
+      run = f'{stem}{name}_seed0'
+      ours = end(run, 50) if run in RUNS else None
+      cells.append('not run' if ours is None else f'{ours:.1f} ({ours - fedavg:+.1f})')
+    yield f'| {words} | {" | ".join(cells)} |'
+  for attack in ('none', 'alie', 'ipm'):
+    for fraction in ('',) if attack == 'none' else ('0.1', '0.2', '0.3', '0.4'):
+      infix = f'{attack}_{fraction}_' if fraction else ''
+      cells = [
+        f'{late(f"attacks_{infix}{rule}_seed0"):.1f}'
+        for rule in ('mean', 'median', 'trimmed', 'krum')
+      ]
+      title = f'{attack.upper()}, {float(fraction):.0%}' if fraction else 'none'
+      yield f'| {title} | {" | ".join(cells)} |'
+  here = [sign(np.mean(differences('moon', skew, 100))) for skew in SKEWS]
+  yield f"| here | MOON's | 5 | {' | '.join(here)} |"
+
+
+def rivals(page):
+  """The rows of the rivals: the page's titles in its order, with figures of here."""
+  names = (
+    'fedavg fedprox scaffold moon moon_l2 fedntd feddecorr feddecorr_equation fedlc '
+    'fedrs fedsam mofedsam feddyn fednova fedexp fedproc fedproto fedper fedbabu ditto '
+  )
+  names = [*names.split(), 'solo']
+  section = page.partition('### What MOON is compared with')[2].partition('\n### ')[0]
+  rows = [line for line in section.splitlines() if line.startswith('| ')][2:]
+  for name, row in zip(names, rows, strict=True):
+    runs = [
+      f'rivals_{name}_seed{s}' for s in (0, 1) if f'rivals_{name}_seed{s}' in RUNS
+    ]
+    cells = []
+    for column in ('test', 'local', 'tuned', 'personal'):
+      column = 'test_accuracy' if column == 'test' else f'{column}_accuracy_mean'
+      has_column = column in RUNS[runs[0]][1]
+      numbers = [late(run, column) for run in runs] if has_column else []
+      cells.append(mean_and_deviation(numbers) if numbers else '')
+    title = row.split(' | ')[0]
+    seeds = ', '.join(run[-1] for run in runs)
+    yield f'{title} | {" | ".join(cells)} | {seeds} |'
+
+
+def costs(page):
+  """The rows of the costs, each from the records of its runs."""
+  section = page.partition('### Costs and commits')[2]
+  left = set(RUNS)
+  for file, table in re.findall(
+    r'<summary>(\w+): .*?</summary>(.*?)</det', section, re.S
+  ):
+    seconds = 0
+    num_runs = 0
+    for row in re.findall(r'^\| `.*$', table, re.M):
+      words, seeds = re.match(r'\| `([^`]*)` \| ([\d, ]+) \|', row).groups()
+      variant, *changes = words.split(' ')
+      runs = [
+        name
+        for name in left
+        if f'configs/{file}.py:{variant} ' in f'{RUNS[name][0]["command"]} '
+        and RUNS[name][0]['config']['seed'] in map(int, seeds.split(','))
+        and sorted(changes) == sorted(changes_of(RUNS[name][0]['command']))
+      ]
+      runs.sort(key=lambda name: RUNS[name][0]['config']['seed'])
+      assert len(runs) == len(seeds.split(',')), words
+      left -= {*runs}
+      num_runs += len(runs)
+      spent = [RUNS[name][0].get('cost', {}) for name in runs]
+      seconds += sum(cost.get('seconds', 0) for cost in spent)
+      median = f'{np.median([c["median"] for c in spent if "median" in c]):.1f}'
+      minutes = f'{sum(cost.get("seconds", 0) for cost in spent) / 60:.0f}'
+      commits = ', '.join(dict.fromkeys(commits_of(RUNS[name][0]) for name in runs))
+      machine = row.split(' | ')[4]
+      cells = [f'`{words}`', seeds, median, minutes, machine, f'{commits} |']
+      yield '| ' + ' | '.join(cells)
+    yield f'{file}: {num_runs} runs, {seconds / 3600:.1f} hours'
+  assert not left
+
+
+def changes_of(command):
+  """The knobs that a command sets, but for the seed."""
+  flags = re.findall(r'--config\.([\w.]+)=(\S+)', command)
+  return [
+    f'{k}={float(v):g}' if v == '1e30' else f'{k}={v}' for k, v in flags if k != 'seed'
+  ]
+
+
+def commits_of(description):
+  starts = [*description.get('earlier', []), description]
+  return ' then '.join(
+    dict.fromkeys(s['git_commit'][:7] for s in starts if s['git_commit'])
+  )
+
+
+def not_run(page):
+  """How many variants of each file have no run of their full length."""
+  section = page.partition('### Not run')[2].partition('\n###')[0]
+  for file in re.findall(r'^- `(\w+)`, ', section, re.M):
+    variants = config.variants(f'configs/{file}.py')
+    have_run = {
+      description['command'].partition(f'configs/{file}.py:')[2].split(' ')[0]
+      for description, _ in RUNS.values()
+      if '--config.num_rounds=' not in description['command']
+    }
+    left = [f'`{name}`' for name in variants if name not in have_run]
+    yield f'- `{file}`, {len(left)} of {len(variants)}: {", ".join(left)}.'
+
+
+def listed(numbers, decimals=1):
+  *first, last = [f'{number:.{decimals}f}' for number in numbers]
+  return f'{", ".join(first)} and {last}'
+
+
+def sentences():
+  """The sentences of the page that have results."""
+  moon = pairs('moon_cvpr21_moon', 'moon_cvpr21_fedavg', late)
+  low, high = interval(moon)
+  at_100 = {skew: differences('moon', skew, 100) for skew in SKEWS}
+  means = {skew: np.mean(numbers) for skew, numbers in at_100.items()}
+  x = np.log10(np.repeat([*BETAS.values()], 3))
+  line = stats.linregress(x, np.concatenate([at_100[skew] for skew in BETAS]))
+  width = stats.t.ppf(0.975, 13) * line.stderr
+  by_seed = [
+    stats.linregress(
+      np.log10([*BETAS.values()]), [at_100[skew][seed] for skew in BETAS]
+    ).slope
+    for seed in SEEDS
+  ]
+  groups = stats.f_oneway(*(at_100[skew] for skew in BETAS))
+  ends = f'95 % interval {sign(low)} to {sign(high)}'
+  yield f'in points, is {sign(np.mean(moon))} ({ends})'
+  milder = [means[skew] for skew in ('beta 0.1', 'beta 0.3', 'beta 0.5', 'beta 5')]
+  yield (
+    f'undecided (p = {line.pvalue:.2f}): on average, MOON is '
+    f'{-means["beta 0.05"]:.1f} points below FedAvg at beta 0.05 and '
+    f'{min(milder):.1f} to {max(milder):.1f} above it from 0.1 to 5'
+  )
+  half_width = interval(at_100['beta 0.5'])[1] - means['beta 0.5']
+  yield f'is known to +- {half_width:.1f} points'
+  yield f'by seed (n = 3) it is {stats.ttest_1samp(by_seed, 0).pvalue:.2f} (post hoc)'
+  yield f'(F(4, 10) = {groups.statistic:.1f}, p = {groups.pvalue:.3f}, post hoc)'
+  counts = class_counts()
+  stems = [f'moon_cvpr21_fedavg_seed{seed}' for seed in SEEDS]
+  yield (
+    f'a client has {listed([effective_classes(counts[n]) for n in stems], 2)} effective'
+  )
+  yield f'FedAvg ends at {listed([end(name, 100) for name in stems])} %'
+  moved = [
+    abs(end(name, 100) - end(name, 100, runs=REPEATED))
+    for name in ('moon_cvpr21_fedavg_seed0', 'curve_beta_5_fedavg_seed1')
+  ]
+  yield f'ended {moved[0]:.1f} (beta 0.5) and {moved[1]:.1f} points (beta 5) away'
+  yield f'come from {len({run[0]["git_commit"] for run in RUNS.values()})} commits'
+  for stem in ('moon_cvpr21', 'review'):
+    for other in ('fedavg', 'fedprox', 'moon'):
+      assert min(pairs(f'{stem}_scaffold', f'{stem}_{other}', late)) > 0
+  rounds = {
+    name: listed(
+      [
+        rounds_to(
+          end(f'moon_cvpr21_fedavg_seed{s}', 100), f'moon_cvpr21_{name}_seed{s}'
+        )
+        for s in SEEDS
+      ],
+      0,
+    )
+    for name in ('scaffold', 'moon', 'fedprox', 'fedavg')
+  }
+  yield (
+    f'in {rounds["scaffold"]} rounds, MOON in {rounds["moon"]}, FedProx in '
+    f'{rounds["fedprox"]} and FedAvg itself in {rounds["fedavg"]} (seeds 0, 1, 2); the '
+    'paper has 80, 27, 52 and 100'
+  )
+  no_head = end('ablation_no_head_moon_seed0', 50) - end(
+    'ablation_no_head_fedavg_seed0', 50
+  )
+  yield f'MOON with mu 5 is {-no_head:.1f} points below FedAvg at round 50'
+  falls = []
+  for name in RUNS:
+    if re.fullmatch(r'moonflower_(default|beta_5)(_fedavg)?_seed\d', name):
+      smooth = RUNS[name][1].test_accuracy.rolling(5).mean()
+      falls.append(100 * (smooth.max() - smooth.iloc[-1]))
+  yield f'from their highest by up to {max(falls):.1f} points'
+  alike = [
+    late(f'dco_moon_fashion_mnist_{n}_seed0')
+    for n in ('fedavg', 'fedprox', 'moon', 'dco_moon')
+  ]
+  yield f'first four are within {max(alike) - min(alike):.1f} points'
+  strayed = RUNS['dco_moon_fashion_mnist_dco_moon_seed0'][1].p_t
+  assert strayed.tail(50).max() == 0
+  assert RUNS['dco_moon_fashion_mnist_theta_0.03_seed0'][1].p_t.tail(50).min() > 0
+  lost = [run[1] for name, run in DIVERGED.items() if name.startswith('sa_moon')]
+  ends = [run.index[-1] for run in lost]
+  medians = [run.temperature_median.min() for run in lost]
+  above = [median for median in medians if median > 0.0011]
+  assert all(run.temperature_min.min() < 0.002 for run in lost)
+  yield f'**all {len(lost)} runs of SA-MOON diverged**'
+  yield f', in rounds {min(ends)} to {max(ends)}; in each'
+  yield (
+    f'at the floor of 0.001 in {len(lost) - len(above)} of {len(lost)}; in the others '
+    f'its lowest was {min(above):.4f} to {max(above):.4f}'
+  )
+  yield (
+    f'rises by {line.slope:.2f} points for ten times the beta, 95 % from '
+    f'{sign(line.slope - width, 2)} to {sign(line.slope + width, 2)}, p = '
+    f'{line.pvalue:.2f} (planned)'
+  )
+  yield f'By seed the slopes are {listed(by_seed, 2)}'
+  best = 100 * RUNS['moon_cvpr21_niid_bench_fedavg_seed0'][1].test_accuracy.max()
+  yield f"has a best round of {best:.1f}, beside NIID-Bench's 68.2"
+  fingerprint = json.loads((ROOT / 'papers/numerics.json').read_text())['fingerprint']
+  yield f'fingerprint `{fingerprint}`'
+
+
+# --- the tests ------------------------------------------------------------------------
+
+
+def flat(text):
+  return ' '.join(text.split())
+
+
+PAGE = (ROOT / 'docs/experiments.md').read_text()
+EXPECTED = {
+  'claims': lambda: claims(),
+  'accuracies': lambda: accuracies(),
+  **{
+    f'{name}, round {last}': lambda name=name, last=last: curve_rows(name, last)
+    for name in ALGORITHMS
+    for last in (50, 100)
+  },
+  'means': lambda: [*mean_rows(100), *mean_rows(50)],
+  'skew': lambda: skew_rows(),
+  'appendix': lambda: tables_of_the_appendix(),
+  'rivals': lambda: rivals(PAGE),
+  'costs': lambda: costs(PAGE),
+  'sentences': lambda: sentences(),
+  'not run': lambda: not_run(PAGE),
+}
+
+
+@functools.cache
+def expected_words(part):
+  """What the page must have, with its spaces as on one line."""
+  return [flat(words) for words in EXPECTED[part]()]
+
+
+@pytest.mark.parametrize('part', EXPECTED)
+def test_the_figures_are_those_of_the_records(part):
+  page = flat(PAGE)
+  assert expected_words(part)
+  for words in expected_words(part):
+    assert words in page, words
+
+
+def test_no_other_figure_stands_on_the_page():
+  """What is left without the figures above has only numbers of settings.
+
+  A new number of a setting, or of a paper, goes into SETTINGS with its words; a result
+  is computed above.
+  """
+  page = flat(re.sub(r'!\[[^]]*\]\([^)]*\)', '', PAGE))
+  expected = [words for part in EXPECTED for words in expected_words(part)]
+  settings = [flat(line) for line in SETTINGS.read_text().splitlines()]
+  for words in sorted({*expected, *settings} - {''}, key=len, reverse=True):
+    page = page.replace(words, ' # ')
+  found = re.findall(r'.{40}(?<![\w.])\d[\d.]*.{20}', page)
+  assert not found, '\n'.join(found)
+
+
+def test_every_p_is_planned_or_post_hoc():
+  for match in re.finditer(r'\bp = [\d.]+', flat(PAGE)):
+    around = flat(PAGE)[match.start() - 60 : match.end() + 20]
+    assert 'planned' in around or 'post hoc' in around, around
