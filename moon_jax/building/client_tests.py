@@ -23,8 +23,6 @@ from moon_jax.round.evaluation import (
 ModelOfClient = Callable[[Server, PyTree], PyTree]
 
 BATCH_SIZE = 64  # larger batches would be mostly filler, with a client's few examples
-# Of the logits that are kept at a time.
-_MOST_LOGIT_BYTES = 64 * 2**20
 
 
 def at_a_time(experiment: Experiment) -> int:
@@ -41,7 +39,7 @@ def at_a_time(experiment: Experiment) -> int:
   if room is None:
     return num_clients
   bytes_of_client = 4 * room.num_examples * room.num_classes
-  return max(1, min(num_clients, _MOST_LOGIT_BYTES // bytes_of_client))
+  return max(1, min(num_clients, programs.MOST_LOGIT_BYTES // bytes_of_client))
 
 
 def logits_room(experiment: Experiment) -> LogitsRoom | None:

@@ -33,6 +33,8 @@ from moon_jax.round import (
 )
 from moon_jax.round.second_training import make_second_training
 
+MOST_LOGIT_BYTES = 64 * 2**20  # of the logits that tests keep at a time
+
 
 class RoundInputs(NamedTuple):
   """The inputs of a round, on the device.
@@ -79,7 +81,7 @@ class Compiled(NamedTuple):
 
   Attributes:
     run_round: (state, plan, scalars, train) -> (state, ClientMetrics [K]).
-    evaluate: (state, test, validation) -> Score.
+    evaluate: (state, test, validation, clients) -> Score; see `models_at_a_time`.
   """
 
   run_round: Callable
@@ -117,10 +119,15 @@ def lower_programs(
 ) -> Traced:
   """One round and one evaluation, traced but not compiled; see `compile_programs`."""
   tests = experiment.tests
+  clients = None
+  if num_models := models_at_a_time(experiment):
+    clients = jax.ShapeDtypeStruct((num_models,), np.int32)
   with explaining_errors_of(*catalog.registered_parts(flatten(experiment.config))):
     return Traced(
       run_round=_lower_round(experiment, state, inputs, donate=donate),
-      evaluate=lower(evaluate, experiment, state, tests.examples, tests.validation),
+      evaluate=lower(
+        evaluate, experiment, state, tests.examples, tests.validation, clients
+      ),
     )
 
 
@@ -209,13 +216,43 @@ def second_training(
   return make_second_training(second, cohort_training(experiment, second.algorithm))
 
 
+def models_at_a_time(experiment: Experiment) -> int | None:
+  """How many clients' models one call of `Compiled.evaluate` tests.
+
+  Returns:
+    None if it tests all that are in the state: a global model, models whose logits are
+    not kept, and those of a client store, which gives the models of a cohort.
+  """
+  is_store = not experiment.placement.client_memory.on_device
+  if not (experiment.config.metrics and experiment.has_client_models) or is_store:
+    return None
+  tests = experiment.tests
+  num_examples = len(tests.examples.labels)
+  if tests.validation is not None:
+    num_examples += len(tests.validation.labels)
+  bytes_of_model = 4 * num_examples * experiment.data.class_counts.shape[1]
+  num_models = max(1, MOST_LOGIT_BYTES // bytes_of_model)
+  return num_models if num_models < experiment.config.num_clients else None
+
+
 def evaluate(
   experiment: Experiment,
   state: State,
   test: DeviceSplit,
   validation: DeviceSplit | None,
+  clients: jax.Array | None = None,
 ) -> evaluation.Score:
-  """Computes a test; the arguments are traced."""
+  """Computes a test; the arguments are traced.
+
+  Args:
+    experiment: the experiment.
+    state: the state after a round.
+    test: the test split.
+    validation: the server's validation split; None if there is none.
+    clients: [C] int32, the clients whose own models are tested; None for all models.
+  """
+  if clients is not None:
+    state = state._replace(clients=tree.gather(state.clients, clients))
   apply, mesh = experiment.network.apply, experiment.placement.mesh
   num_users = 0 if experiment.has_client_models else len(experiment.tests.users.sizes)
   keeps_logits = bool(experiment.config.metrics)

@@ -13,7 +13,11 @@ from moon_jax.models.layers import GROUPS
 
 
 def describe(
-  model: str, options: Mapping[str, int | float | str], variables: PyTree
+  model: str,
+  options: Mapping[str, int | float | str],
+  variables: PyTree,
+  *,
+  of_pictures: bool = True,
 ) -> Description:
   """The steps of a network of the catalog.
 
@@ -21,8 +25,9 @@ def describe(
     model: its name, a key of STEPS.
     options: its knobs.
     variables: its weights.
+    of_pictures: whether the examples are pictures, [B, C, H, W].
   """
-  network = Description(variables)
+  network = Description(variables, of_pictures=of_pictures)
   STEPS[model](network, options)
   return network
 
@@ -159,6 +164,48 @@ def _mobilenet_v2(network, options):
   _head_and_classifier(network, mobilenet.DROPOUT if is_torchvisions else 0)
 
 
+def _cnn_1d(network, options):
+  _windows(network, size=options['kernel'], dimensions=1, layers=('conv1', 'conv2'))
+
+
+def _cnn_3d(network, options):
+  layers = ('conv1', 'conv2', 'conv3')
+  _windows(network, size=3, dimensions=3, layers=layers)
+
+
+def _windows(network, *, size, dimensions, layers):
+  network.channels_first(dimensions)
+  for layer in layers:
+    network.window_conv(layer, size=size, dimensions=dimensions)
+    network.window_pool(dimensions)
+    network.relu()
+  network.flatten_windows(dimensions)
+  _dense_relu(network, 'fc1')
+  _head_and_classifier(network)
+
+
+def _gru(network, options):
+  of_words = network.has_parameter('embedding_table')
+  if of_words:
+    network.embed()
+  network.gru('gru', of_words=of_words)
+  _head_and_classifier(network)
+
+
+def _transformer(network, options):
+  network.embed()
+  network.add_places()
+  for index in range(options['layers']):
+    network.encoder_layer(
+      f'encoder{index + 1}',
+      heads=options['heads'],
+      dropout=options['dropout'],
+      of_words=True,
+    )
+  network.mean_of_words()
+  _head_and_classifier(network)
+
+
 def _pooled_convolutions(network, norm):
   for number in (1, 2):
     network.conv(f'conv{number}')
@@ -195,4 +242,8 @@ STEPS: dict[str, Callable[..., None]] = {
   'resnet18': _resnet((2, 2, 2, 2), bottleneck=False),
   'resnet50': _resnet((3, 4, 6, 3), bottleneck=True),
   'mobilenet_v2': _mobilenet_v2,
+  'cnn_1d': _cnn_1d,
+  'cnn_3d': _cnn_3d,
+  'gru': _gru,
+  'transformer': _transformer,
 }

@@ -13,16 +13,22 @@ from moon_jax.exchange.pytorch import Facts
 # Operators of 2024, for ONNX Runtime 1.18 or newer.
 _OPSET, _IR_VERSION = 21, 10
 _EPSILON = 1e-5
+_ONE = np.float32(1)
 _MOST_BYTES = 2**31 - 2**20  # protobuf's limit, less room for the graph
 
 
 class _Graph:
   """Nodes and weights of an ONNX graph, in the order in which they are added."""
 
-  def __init__(self, onnx):
+  def __init__(self, onnx, numbers: itertools.count | None = None):
     self._onnx = onnx
     self.nodes, self.initializers = [], []
-    self._numbers = itertools.count(1)
+    self._numbers = numbers or itertools.count(1)
+
+  @property
+  def types(self):
+    """ONNX's names of types."""
+    return self._onnx.TensorProto
 
   def node(self, operator: str, *inputs: str, **attributes: int | float | list) -> str:
     """Adds a node; returns the name of its output."""
@@ -43,12 +49,65 @@ class _Graph:
     """Adds whole numbers, such as a shape."""
     return self.constant(np.array(numbers, np.int64))
 
+  def zeros(self, shape: str) -> str:
+    """Adds zeros of a shape that the graph computes."""
+    zero = self._onnx.numpy_helper.from_array(np.zeros(1, np.float32))
+    return self.node('ConstantOfShape', shape, value=zero)
+
+  def thirds(self, x: str, width: int) -> list[str]:
+    """Adds the three parts of [..., 3 width]."""
+    bounds = [(part * width, (part + 1) * width) for part in range(3)]
+    return [
+      self.node('Slice', x, self.integers(begin), self.integers(end), self.integers(-1))
+      for begin, end in bounds
+    ]
+
+  def body(self) -> '_Graph':
+    """A graph that is computed for each step; it may read this one's tensors."""
+    return _Graph(self._onnx, self._numbers)
+
+  def scan(
+    self, body: '_Graph', changed: str, first: str, scanned: list[str], width: int
+  ) -> str:
+    """Adds a loop over axis 1 of some tensors; returns the last state.
+
+    Args:
+      body: computes a step from 'state' [B, width], 'of_step' [B, 3 width] and, if two
+        tensors are scanned, 'is_real' [B].
+      changed: the state after a step, in the body.
+      first: the state before the first step.
+      scanned: tensors [B, T, ...].
+      width: of the state.
+    """
+    info, types = self._onnx.helper.make_tensor_value_info, self.types
+    inputs = [
+      info('state', types.FLOAT, ['batch', width]),
+      info('of_step', types.FLOAT, ['batch', 3 * width]),
+      info('is_real', types.BOOL, ['batch']),
+    ]
+    step = self._onnx.helper.make_graph(
+      body.nodes,
+      'step',
+      inputs[: 1 + len(scanned)],
+      [info(changed, types.FLOAT, ['batch', width])],
+      body.initializers,
+    )
+    return self.node(
+      'Scan',
+      first,
+      *scanned,
+      body=step,
+      num_scan_inputs=len(scanned),
+      scan_input_axes=[1] * len(scanned),
+    )
+
 
 def model_bytes(network: Description, facts: Facts) -> bytes:
   """The content of an .onnx file.
 
-  Its input is `images` [B, C, H, W] float32, numbers as in the run's data; its outputs
-  are `logits` [B, Y] and `representation` [B, D].
+  Its input is `images` [B, C, H, W] float32, numbers as in the run's data; other
+  examples have the run's shape: `examples` float32 or `words` int64. Its outputs are
+  `logits` [B, Y] and `representation` [B, D].
 
   Raises:
     UsageError: the package onnx is not installed, or the weights are too large for
@@ -66,24 +125,28 @@ def model_bytes(network: Description, facts: Facts) -> bytes:
   graph = _Graph(onnx)
   tensors = {'x': _normalised(graph, facts)}
   for step in network.steps:
-    x = tensors[step.sources[0]]
-    if step.kind == 'add':
-      tensors[step.target] = graph.node('Add', x, tensors[step.sources[1]])
-    else:
-      tensors[step.target] = _OPERATIONS[step.kind](graph, network, step, x)
+    sources = [tensors[source] for source in step.sources]
+    tensors[step.target] = _OPERATIONS[step.kind](graph, network, step, *sources)
   outputs = {'logits': tensors['x'], 'representation': tensors['representation']}
   for name, tensor in outputs.items():
     graph.nodes.append(onnx.helper.make_node('Identity', [tensor], [name], name=name))
 
-  height, width, channels = facts.shape
-  images = onnx.helper.make_tensor_value_info(
-    'images', onnx.TensorProto.FLOAT, ['batch', channels, height, width]
+  shape = [*facts.shape]
+  if facts.kind == 'picture':
+    shape = [shape[2], *shape[:2]]
+  elif any(step.kind == 'gru' for step in network.steps):
+    shape[0] = 'steps'  # a recurrent network takes any number
+  input_name, types = _INPUTS[facts.content], onnx.TensorProto
+  examples = onnx.helper.make_tensor_value_info(
+    input_name,
+    types.INT64 if facts.content == 'words' else types.FLOAT,
+    ['batch', *shape],
   )
   model = onnx.helper.make_model(
     onnx.helper.make_graph(
       graph.nodes,
       facts.model,
-      [images],
+      [examples],
       [
         onnx.helper.make_tensor_value_info(
           name, onnx.TensorProto.FLOAT, ['batch', None]
@@ -107,8 +170,20 @@ def model_bytes(network: Description, facts: Facts) -> bytes:
   return model.SerializeToString()
 
 
+# `Facts.content` -> name of the input.
+_INPUTS = {'levels': 'images', 'numbers': 'examples', 'words': 'words'}
+
+
 def _normalised(graph, facts):
-  """`images` in whole grey levels, with mean 0 and deviation 1."""
+  """The input as the network sees it; pictures in whole grey levels."""
+  if facts.content == 'words':
+    return 'words'
+  if facts.content == 'numbers':
+    mean, std = (
+      graph.constant(facts.arranged(numbers), name)
+      for name, numbers in (('mean', facts.mean), ('std', facts.std))
+    )
+    return graph.node('Div', graph.node('Sub', 'examples', mean), std)
   onnx_type = graph._onnx.TensorProto
   precision = np.dtype(facts.number_type)
   black, white = facts.scale.low, facts.scale.high
@@ -188,7 +263,7 @@ def _layer_norm(graph, network, layer, x):
   return graph.node('LayerNormalization', x, scale, bias, axis=-1, epsilon=_EPSILON)
 
 
-def _encoder_layer(graph, network, step, x):
+def _encoder_layer(graph, network, step, x, is_word=''):
   """See `cnn_transformer.EncoderLayer`."""
 
   def affine(name, x):
@@ -209,13 +284,109 @@ def _encoder_layer(graph, network, step, x):
   )
   scores = graph.node('MatMul', q, graph.node('Transpose', k, perm=[0, 1, 3, 2]))
   root = graph.constant(np.float32(math.sqrt(width / heads)))
-  attention = graph.node('Softmax', graph.node('Div', scores, root), axis=-1)
+  scores = graph.node('Div', scores, root)
+  if is_word:
+    is_seen = graph.node('Unsqueeze', is_word, graph.integers(1, 2))
+    scores = graph.node('Where', is_seen, scores, graph.constant(np.float32(-1e30)))
+  attention = graph.node('Softmax', scores, axis=-1)
   mixed = graph.node('MatMul', attention, v)
   mixed = graph.node('Transpose', mixed, perm=[0, 2, 1, 3])
   mixed = graph.node('Reshape', mixed, graph.integers(0, 0, width))
   x = norm('norm1', graph.node('Add', x, affine('output', mixed)))
   hidden = graph.node('Relu', affine('linear1', x))
   return norm('norm2', graph.node('Add', x, affine('linear2', hidden)))
+
+
+def _window_conv(graph, network, step, x):
+  """See `Description.window_conv`."""
+  size, dims = step.options['size'], step.options['dims']
+  kernel = network.array(step.layer, 'kernel')
+  kernel = kernel.reshape(*[size] * dims, -1, kernel.shape[1])
+  return graph.node(
+    'Conv',
+    x,
+    graph.constant(np.moveaxis(kernel, (-1, -2), (0, 1)), f'{step.layer}/kernel'),
+    graph.constant(network.array(step.layer, 'bias'), f'{step.layer}/bias'),
+    kernel_shape=[size] * dims,
+    pads=[size // 2] * 2 * dims,
+  )
+
+
+def _window_pool(graph, network, step, x):
+  dims = step.options['dims']
+  return graph.node('MaxPool', x, kernel_shape=[2] * dims, strides=[2] * dims)
+
+
+def _channels_first(graph, network, step, x):
+  dims = step.options['dims']
+  return graph.node('Transpose', x, perm=[0, dims + 1, *range(1, dims + 1)])
+
+
+def _flatten_windows(graph, network, step, x):
+  axes = [0, *range(2, step.options['dims'] + 2), 1]
+  return graph.node('Flatten', graph.node('Transpose', x, perm=axes), axis=1)
+
+
+def _is_word(graph, network, step, words):
+  return graph.node('GreaterOrEqual', words, graph.constant(np.int64(0)))
+
+
+def _embed(graph, network, step, words, is_word):
+  table = network.parameter(step.layer)
+  first, last = (graph.constant(np.int64(word)) for word in (0, len(table) - 1))
+  rows = graph.node('Clip', words, first, last)
+  vectors = graph.node('Gather', graph.constant(table, step.layer), rows, axis=0)
+  return _without_filler(graph, vectors, is_word)
+
+
+def _without_filler(graph, vectors, is_word):
+  """[B, T, width], [B, T] -> the vectors of the words, zeros elsewhere."""
+  is_real = graph.node('Unsqueeze', is_word, graph.integers(-1))
+  return graph.node('Where', is_real, vectors, graph.constant(np.float32(0)))
+
+
+def _add_places(graph, network, step, x):
+  return graph.node('Add', x, graph.constant(network.parameter('places'), 'places'))
+
+
+def _mean_of_words(graph, network, step, x, is_word):
+  axis = graph.integers(1)
+  vectors = _without_filler(graph, x, is_word)
+  total = graph.node('ReduceSum', vectors, axis, keepdims=0)
+  as_numbers = graph.node('Cast', is_word, to=graph.types.FLOAT)
+  count = graph.node('ReduceSum', as_numbers, axis, keepdims=1)
+  return graph.node('Div', total, graph.node('Max', count, graph.constant(_ONE)))
+
+
+def _gru(graph, network, step, x, is_word=''):
+  """See `Description.gru`: a loop over the steps, each as in `sequences._Gru`."""
+  layer = step.layer
+  width = len(network.array(layer, 'hidden_kernel'))
+  of_input = _affine(graph, network, f'{layer}/input', x)
+  kernel, bias = (
+    graph.constant(network.array(layer, name), f'{layer}/{name}')
+    for name in ('hidden_kernel', 'hidden_bias')
+  )
+  size = graph.node('Shape', x, start=0, end=1)
+  zero = graph.zeros(graph.node('Concat', size, graph.integers(width), axis=0))
+  body = graph.body()
+  of_state = body.node('Add', body.node('MatMul', 'state', kernel), bias)
+  reset_x, update_x, new_x = body.thirds('of_step', width)
+  reset_h, update_h, new_h = body.thirds(of_state, width)
+  reset = body.node('Sigmoid', body.node('Add', reset_x, reset_h))
+  update = body.node('Sigmoid', body.node('Add', update_x, update_h))
+  new = body.node('Tanh', body.node('Add', new_x, body.node('Mul', reset, new_h)))
+  # (1 - z) n + z h
+  kept = body.node('Sub', body.constant(_ONE), update)
+  changed = body.node(
+    'Add', body.node('Mul', kept, new), body.node('Mul', update, 'state')
+  )
+  scanned = [of_input]
+  if is_word:
+    is_real = body.node('Unsqueeze', 'is_real', body.integers(-1))
+    changed = body.node('Where', is_real, changed, 'state')
+    scanned.append(is_word)
+  return graph.scan(body, changed, zero, scanned, width)
 
 
 def _max_pool(graph, network, step, x):
@@ -260,5 +431,15 @@ _OPERATIONS: dict[str, Callable[..., str]] = {
   'flatten': _flatten,
   'tokens': _tokens,
   'flatten_tokens': lambda graph, network, step, x: graph.node('Flatten', x, axis=1),
+  'window_conv': _window_conv,
+  'window_pool': _window_pool,
+  'channels_first': _channels_first,
+  'flatten_windows': _flatten_windows,
+  'is_word': _is_word,
+  'embed': _embed,
+  'add_places': _add_places,
+  'mean_of_words': _mean_of_words,
+  'gru': _gru,
+  'add': lambda graph, network, step, x, other: graph.node('Add', x, other),
   'copy': lambda graph, network, step, x: x,
 }

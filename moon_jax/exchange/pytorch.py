@@ -15,6 +15,14 @@ from moon_jax.core.types import Scale
 from moon_jax.exchange.description import Description, Step
 
 _WIDTH = 88  # of a line
+# Kind of examples -> their axes.
+_AXES = {
+  'picture': 'channels, height, width',
+  'table': 'numbers',
+  'signal': 'steps, channels',
+  'volume': 'depth, height, width, channels',
+  'words': 'words',
+}
 _PICTURE_MODES = {1: 'L', 3: 'RGB', 4: 'RGBA'}
 
 
@@ -24,22 +32,38 @@ class Facts(NamedTuple):
   Attributes:
     model: name of the network in the catalog.
     origin: a sentence that says where the weights come from.
-    shape: (H, W, C) of the images.
-    mean: of each channel, of grey levels / 255.
-    std: standard deviation of each channel.
+    shape: of an example: (H, W, C) of images, see `Description` for others.
+    mean: of each channel, of grey levels / 255; or, of numbers, of each channel or of
+      each number of an example.
+    std: standard deviation, likewise.
     scale: the numbers of black and white.
     side: pixels of each side to which the run resized pictures; 0: it did not resize.
     class_names: names of the classes; () if they have none.
+    kind: 'picture', 'table', 'signal', 'volume' or 'words'.
+    content: 'levels' of grey, 'numbers' or 'words'.
   """
 
   model: str
   origin: str
-  shape: tuple[int, int, int]
-  mean: tuple[float, ...]
-  std: tuple[float, ...]
+  shape: tuple[int, ...]
+  mean: Any
+  std: Any
   scale: Scale
   side: int = 0
   class_names: tuple[str, ...] = ()
+  kind: str = 'picture'
+  content: str = 'levels'
+
+  @property
+  def axes(self) -> str:
+    """The axes of an example as the file takes them, without that of the batch."""
+    return _AXES[self.kind]
+
+  def arranged(self, numbers: Any) -> np.ndarray:
+    """Means or deviations as an array that fits a batch of the file's examples."""
+    array = np.asarray(numbers, np.float32)
+    array = array.reshape((1,) * (1 + len(self.shape) - array.ndim) + array.shape)
+    return np.moveaxis(array, -1, 1) if self.kind == 'picture' else array
 
   @property
   def number_type(self) -> str:
@@ -132,12 +156,51 @@ def _encoder_layer(network: Description, step: Step) -> _Layer:
   return _Layer(f'nn.TransformerEncoderLayer({words}, batch_first=True)', arrays)
 
 
+def _window_conv(network: Description, step: Step) -> _Layer:
+  """See `Description.window_conv`."""
+  kernel, bias = (network.array(step.layer, name) for name in ('kernel', 'bias'))
+  size, dims = step.options['size'], step.options['dims']
+  outputs = kernel.shape[1]
+  weight = np.moveaxis(kernel.reshape(*[size] * dims, -1, outputs), (-1, -2), (0, 1))
+  words = f'{weight.shape[1]}, {outputs}, {size}, padding={size // 2}'
+  return _Layer(f'nn.Conv{dims}d({words})', {'weight': weight, 'bias': bias})
+
+
+def _gru(network: Description, step: Step) -> _Layer:
+  arrays = {
+    'weight_ih': network.array(f'{step.layer}/input', 'kernel').T,
+    'weight_hh': network.array(step.layer, 'hidden_kernel').T,
+    'bias_ih': network.array(f'{step.layer}/input', 'bias'),
+    'bias_hh': network.array(step.layer, 'hidden_bias'),
+  }
+  inputs, width = arrays['weight_ih'].shape[1], arrays['weight_hh'].shape[1]
+  if step.options['of_words']:
+    return _Layer(f'nn.GRUCell({inputs}, {width})', arrays)
+  arrays = {f'{name}_l0': array for name, array in arrays.items()}
+  return _Layer(f'nn.GRU({inputs}, {width}, batch_first=True)', arrays)
+
+
+def _embed(network: Description, step: Step) -> _Layer:
+  table = network.parameter(step.layer)
+  words, width = table.shape
+  return _Layer(f'nn.Embedding({words}, {width})', {'weight': table})
+
+
+def _places(network: Description, step: Step) -> _Layer:
+  places = network.parameter(step.layer)
+  return _Layer(f'nn.Parameter(torch.zeros{places.shape})', {'': places})
+
+
 _LAYERS: dict[str, Callable[[Description, Step], _Layer]] = {
   'conv': _conv,
   'dense': _dense,
   'batch_norm': _batch_norm,
   'group_norm': _group_norm,
   'encoder_layer': _encoder_layer,
+  'window_conv': _window_conv,
+  'gru': _gru,
+  'embed': _embed,
+  'add_places': _places,
 }
 
 
@@ -146,14 +209,18 @@ def _attribute(layer: str) -> str:
   return layer.replace('/', '_')
 
 
-def state_dict(network: Description) -> dict[str, np.ndarray]:
-  """The weights by PyTorch's names and in its layouts."""
+def state_dict(network: Description, facts: Facts) -> dict[str, np.ndarray]:
+  """The weights by PyTorch's names and in its layouts, and what normalises numbers."""
   state = {}
+  if facts.content == 'numbers':
+    for name in ('mean', 'std'):
+      state[name] = np.ascontiguousarray(facts.arranged(getattr(facts, name)))
   for step in network.steps:
     if step.layer:
       layer = _LAYERS[step.kind](network, step)
       for name, array in layer.weights.items():
-        state[f'{_attribute(step.layer)}.{name}'] = np.ascontiguousarray(array)
+        full_name = '.'.join(filter(None, (_attribute(step.layer), name)))
+        state[full_name] = np.ascontiguousarray(array)
   return state
 
 
@@ -179,14 +246,31 @@ _EXPRESSIONS: dict[str, Callable[[str, Mapping[str, Any]], str]] = {
   'flatten': lambda x, options: f'{x}.permute(0, 2, 3, 1).flatten(1)',
   'tokens': lambda x, options: f'{x}.flatten(2).transpose(1, 2)',
   'flatten_tokens': lambda x, options: f'{x}.flatten(1)',
+  'window_pool': lambda x, options: f'F.max_pool{options["dims"]}d({x}, 2)',
+  'channels_first': lambda x, options: f'{x}.movedim(-1, 1)',
+  'flatten_windows': lambda x, options: f'{x}.movedim(1, -1).flatten(1)',
 }
+# Steps that begin a line.
+_INNER = (
+  'conv',
+  'window_conv',
+  'dense',
+  'encoder_layer',
+  'copy',
+  'add',
+  'is_word',
+  'embed',
+  'add_places',
+  'gru',
+  'mean_of_words',
+)
 
 
 def _statements(network: Description) -> Iterator[str]:
   """The lines of the forward pass: a layer begins one, what follows goes around it."""
   target, expression = '', ''
   for step in network.steps:
-    is_inner = step.kind in ('conv', 'dense', 'encoder_layer', 'copy', 'add')
+    is_inner = step.kind in _INNER
     inner = expression
     if is_inner or step.target != target:
       if target:
@@ -205,6 +289,22 @@ def _expression(step: Step, x: str) -> str:
     return x
   if step.kind == 'add':
     return f'{x} + {step.sources[1]}'
+  if step.kind == 'is_word':
+    return f'{x} >= 0'
+  if step.kind == 'embed':
+    return f'embedded(self.{step.layer}, {x}, is_word)'
+  if step.kind == 'add_places':
+    return f'{x} + self.places'
+  if step.kind == 'mean_of_words':
+    return f'mean_of_words({x}, is_word)'
+  if step.kind == 'gru':
+    layer = f'self.{_attribute(step.layer)}'
+    if step.options['of_words']:
+      return f'last_state({layer}, {x}, is_word)'
+    return f'{layer}({x})[1][0]'
+  if step.kind == 'encoder_layer' and len(step.sources) > 1:
+    mask = 'src_key_padding_mask=no_word(is_word)'
+    return f'self.{_attribute(step.layer)}({x}, {mask})'
   if step.layer:
     return f'self.{_attribute(step.layer)}({x})'
   return _EXPRESSIONS[step.kind](x, step.options)
@@ -218,7 +318,6 @@ def python_file(network: Description, facts: Facts, weights_name: str) -> str:
     facts: what the file says about the model.
     weights_name: name of the file of weights, which lies beside it.
   """
-  height, width, channels = facts.shape
   # Nothing in it may end the text that it stands in.
   origin = printable(facts.origin).replace('\\', '/').replace('"', "'")
   class_name = ''.join(word.capitalize() for word in facts.model.split('_'))
@@ -227,24 +326,58 @@ def python_file(network: Description, facts: Facts, weights_name: str) -> str:
     for step in network.steps
     if step.layer
   ]
+  of_levels = facts.content == 'levels'
+  if facts.content == 'numbers':
+    shape = facts.arranged(facts.mean).shape
+    constructors += [
+      f"self.register_buffer('{name}', torch.zeros{shape})" for name in ('mean', 'std')
+    ]
+  elif of_levels:
+    constructors.append(_BUFFERS_OF_LEVELS)
+  argument = _ARGUMENTS.get(facts.kind, 'examples')
+  kinds_of_steps = {step.kind for step in network.steps}
+  helpers = ''.join(text for kind, text in _HELPERS.items() if kind in kinds_of_steps)
+  for kind, helper in (('gru', _LAST_STATE), ('encoder_layer', _NO_WORD)):
+    if any(step.kind == kind and step.sources[1:] for step in network.steps):
+      helpers += helper
   text = _HEAD.format(
     title=_wrapped(f'The network {facts.model!r} in PyTorch. {origin}'),
+    needs=_wrapped(_NEEDS_OF_PICTURES if of_levels else _NEEDS),
+    argument=argument,
+    described=f'{argument.capitalize()} [B, {facts.axes}]',
+    about=_about(facts),
     class_names=_names(facts.class_names),
     weights_name=weights_name,
-    shape=(channels, height, width),
-    black=facts.scale.low,
-    white=facts.scale.high,
-    mean=_numbers(facts.mean),
-    std=_numbers(facts.std),
+    helpers=helpers,
     class_name=class_name,
     constructors='\n    '.join(constructors),
     statements='\n    '.join(_statements(network)),
-    number_type=facts.number_type,
+    normalised=_NORMALISED[facts.content].format(
+      number_type=facts.number_type, argument=argument
+    ),
+    import_sys='import sys\n' if of_levels else '',
   )
-  if mode := _PICTURE_MODES.get(channels):
-    resized = _RESIZED if facts.side else _OF_ONE_SIZE
-    text += _PICTURES.format(mode=mode, sized=resized)
+  mode = _PICTURE_MODES.get(facts.shape[-1])
+  if of_levels and mode:
+    text += _PICTURES.format(mode=mode, sized=_RESIZED if facts.side else _OF_ONE_SIZE)
   return text
+
+
+def _about(facts):
+  """The constants that say what the examples are."""
+  if facts.content == 'levels':
+    height, width, channels = facts.shape
+    return _ABOUT_LEVELS.format(
+      shape=(channels, height, width),
+      black=facts.scale.low,
+      white=facts.scale.high,
+      mean=_numbers(facts.mean),
+      std=_numbers(facts.std),
+    )
+  about = f'SHAPE = {facts.shape}  # {facts.axes}\n'
+  if facts.content == 'words':
+    return about + '# Words are numbers from 0; -1 is no word and fills up a text.\n'
+  return about
 
 
 def _assigned(layer, constructor):
@@ -272,66 +405,126 @@ def _numbers(numbers):
   return json.dumps([float(number) for number in numbers])
 
 
+_NEEDS = 'It needs torch and safetensors. Without NumPy torch prints a warning.'
+_NEEDS_OF_PICTURES = (
+  'It needs torch and safetensors, and Pillow to read pictures. Without NumPy torch '
+  'prints a warning.'
+)
+_ARGUMENTS = {'picture': 'images', 'words': 'words'}
+
 _HEAD = '''\
 """{title}
 
   import torch, model  # this file
   network = model.load()
-  logits = network(images)  # [B, channels, height, width]
+  logits = network({argument})  # {described}
 
-It needs torch and safetensors, and Pillow to read pictures. Without NumPy torch prints
-a warning.
+{needs}
 """
 
 import pathlib
-import sys
-
+{import_sys}
 import torch
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
 WEIGHTS = pathlib.Path(__file__).with_name({weights_name!r})
-CHANNELS, HEIGHT, WIDTH = {shape}
-BLACK, WHITE = {black}, {white}  # numbers in the images
-# Of each channel of the training images, of levels from 0 (black) to 1 (white).
-MEAN = {mean}
-STD = {std}
-# In the order of the logits; empty if the data have no names.
+{about}# In the order of the logits; empty if the data have no names.
 CLASS_NAMES = {class_names}
 
-
+{helpers}
 class {class_name}(nn.Module):
   def __init__(self):
     super().__init__()
     {constructors}
-    for name, numbers in (('mean', MEAN), ('std', STD)):
-      of_channels = torch.tensor(numbers).reshape(1, -1, 1, 1)
-      self.register_buffer(name, of_channels, persistent=False)
 
-  def forward(self, images):
-    """Images [B, C, H, W], BLACK to WHITE -> logits [B, classes]."""
-    logits, _ = self.outputs(images)
+  def forward(self, {argument}):
+    """{described} -> logits [B, classes]."""
+    logits, _ = self.outputs({argument})
     return logits
 
-  def outputs(self, images):
-    """Images [B, C, H, W] -> logits [B, classes], representation [B, D]."""
-    x = self.normalised(images)
+  def outputs(self, {argument}):
+    """{described}
+    -> logits [B, classes] and representation [B, D]."""
+    x = self.normalised({argument})
     {statements}
     return x, representation
 
-  def normalised(self, images):
-    """Images in whole levels of grey, as in training, with mean 0 and deviation 1."""
-    levels = (images.to(torch.{number_type}) - BLACK) * (255 / (WHITE - BLACK))
-    levels = levels.round().clamp(0, 255).to(self.mean.dtype)
-    return (levels / 255 - self.mean) / self.std
-
+  def normalised(self, {argument}):
+{normalised}
 
 def load(path=WEIGHTS):
   """The network with the weights of a file, in evaluation mode."""
   network = {class_name}()
   network.load_state_dict(load_file(path))
   return network.eval()
+'''
+
+_ABOUT_LEVELS = """\
+CHANNELS, HEIGHT, WIDTH = {shape}
+BLACK, WHITE = {black}, {white}  # numbers in the images
+# Of each channel of the training images, of levels from 0 (black) to 1 (white).
+MEAN = {mean}
+STD = {std}
+"""
+
+_BUFFERS_OF_LEVELS = """\
+for name, numbers in (('mean', MEAN), ('std', STD)):
+      of_channels = torch.tensor(numbers).reshape(1, -1, 1, 1)
+      self.register_buffer(name, of_channels, persistent=False)"""
+
+_NORMALISED = {
+  'levels': '''\
+    """Images in whole levels of grey, as in training, with mean 0 and deviation 1."""
+    levels = (images.to(torch.{number_type}) - BLACK) * (255 / (WHITE - BLACK))
+    levels = levels.round().clamp(0, 255).to(self.mean.dtype)
+    return (levels / 255 - self.mean) / self.std
+''',
+  'numbers': '''\
+    """Numbers with the mean and the deviation of the training."""
+    return ({argument}.to(self.mean.dtype) - self.mean) / self.std
+''',
+  'words': '''\
+    """Words as whole numbers."""
+    return words.long()
+''',
+}
+
+# Kind of step -> a function that it calls.
+_HELPERS = {
+  'embed': '''
+def embedded(table, words, is_word):
+  """[B, T] words -> [B, T, width], zeros for no word."""
+  vectors = table(words.clamp(0, table.num_embeddings - 1))
+  return torch.where(is_word[..., None], vectors, 0.0)
+
+''',
+  'mean_of_words': '''
+def mean_of_words(x, is_word):
+  """[B, T, width] -> [B, width], the mean over the words."""
+  total = torch.where(is_word[..., None], x, 0.0).sum(1)
+  return total / is_word.sum(1, keepdim=True).clamp(min=1)
+
+''',
+}
+
+_LAST_STATE = '''
+def last_state(cell, x, is_word):
+  """[B, T, C] -> [B, width]: no word leaves the state as it is."""
+  state = x.new_zeros(len(x), cell.hidden_size)
+  for step in range(x.shape[1]):
+    is_real = is_word[:, step, None]
+    state = torch.where(is_real, cell(x[:, step], state), state)
+  return state
+
+'''
+
+_NO_WORD = '''
+def no_word(is_word):
+  """What is added to the scores of attention; an example may have no word at all."""
+  return torch.where(is_word, 0.0, -1e30)
+
 '''
 
 _RESIZED = """picture = picture.resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR)"""

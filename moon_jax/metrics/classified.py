@@ -35,9 +35,10 @@ class Classified:
   @functools.cached_property
   def log_probabilities(self) -> np.ndarray:
     """[M, Y] float64, the logarithms of `probabilities`."""
-    logits = self.logits.astype(np.float64)
-    logits -= logits.max(axis=1, keepdims=True)
-    return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    # A class in each row: NumPy is fast over long rows.
+    logits = np.array(self.logits.T, np.float64, order='C')
+    logits -= logits.max(axis=0)
+    return (logits - np.log(np.exp(logits).sum(axis=0))).T
 
   @functools.cached_property
   def probabilities(self) -> np.ndarray:
@@ -51,3 +52,50 @@ class Classified:
     cells = self.labels.astype(np.int64) * num_classes + self.predicted
     counts = np.bincount(cells, minlength=num_classes**2)
     return counts.reshape(num_classes, num_classes)
+
+
+class ClassifiedTests:
+  """T tests of one model each, with their examples one after the other: M in all.
+
+  What is computed of a test depends on its own examples alone, to the last bit.
+
+  Attributes:
+    examples: the examples of all tests, with their logits.
+    sizes: [T] int, number of examples of each test, at least 1.
+    test_of_example: [M] int, ascending.
+  """
+
+  def __init__(self, examples: Classified, sizes: np.ndarray):
+    """Computes nothing of the examples yet; the sum of the sizes is M."""
+    self.examples = examples
+    self.sizes = np.asarray(sizes)
+    self.test_of_example = np.repeat(np.arange(len(self.sizes)), self.sizes)
+
+  def mean(self, numbers: np.ndarray) -> np.ndarray:
+    """[M] numbers of the examples -> [T] float64, their mean over each test."""
+    sums = np.bincount(self.test_of_example, numbers, minlength=len(self.sizes))
+    return sums / self.sizes
+
+  @functools.cached_property
+  def num_of_class(self) -> np.ndarray:
+    """[T, Y] int, number of examples of each class."""
+    return self._counted(self.examples.labels, slice(None))
+
+  @functools.cached_property
+  def num_predicted(self) -> np.ndarray:
+    """[T, Y] int, number of examples that are taken for each class."""
+    return self._counted(self.examples.predicted, slice(None))
+
+  @functools.cached_property
+  def num_correct(self) -> np.ndarray:
+    """[T, Y] int, number of examples of each class that are taken for it."""
+    labels = self.examples.labels
+    return self._counted(labels, self.examples.predicted == labels)
+
+  def _counted(self, classes, chosen):
+    """[T, Y] numbers of the chosen examples by class, of [M] classes."""
+    num_classes = self.examples.num_classes
+    cells = self.test_of_example * num_classes + classes
+    shape = len(self.sizes), num_classes
+    counts = np.bincount(cells[chosen], minlength=shape[0] * shape[1])
+    return counts.reshape(shape)

@@ -1,93 +1,142 @@
-"""The metrics of the package; each is a function of `Classified`.
+"""The metrics of the package; each computes a number of every test together.
 
-scikit-learn has most of them. Here they are written for many small tests, one of each
-client: its functions need milliseconds for each, which a round would feel. A test holds
-them to scikit-learn's results.
+scikit-learn has most of them. Here they are written for the small tests of many
+clients: its functions need milliseconds for each, which a round would feel. A test
+holds them to scikit-learn's results.
 """
 
 import numpy as np
 
-from moon_jax.metrics.classified import Classified
+from moon_jax.metrics.classified import ClassifiedTests
 
 _ECE_BINS = 15  # as Guo et al. 2017
 _TOP = 5
 
 
-def macro_f1(classified: Classified) -> float:
-  """The mean over classes of F1 = 2 TP / (2 TP + FP + FN), in [0, 1].
+def macro_f1(tests: ClassifiedTests) -> np.ndarray:
+  """[T] the mean over classes of F1 = 2 TP / (2 TP + FP + FN), in [0, 1].
 
   The mean is over the classes that an example has or is predicted to have; scikit-learn
   calls this `f1_score(average='macro')`.
   """
-  confusion = classified.confusion
-  num_examples = confusion.sum(axis=1) + confusion.sum(axis=0)
-  occurs = num_examples > 0
-  return float(np.mean(2 * np.diag(confusion)[occurs] / num_examples[occurs]))
+  num_either = tests.num_of_class + tests.num_predicted
+  return _mean_of_classes(2 * tests.num_correct, num_either)
 
 
-def balanced_accuracy(classified: Classified) -> float:
-  """The mean over the classes with examples of their accuracy, in [0, 1]."""
-  return float(_class_accuracies(classified).mean())
+def balanced_accuracy(tests: ClassifiedTests) -> np.ndarray:
+  """[T] the mean over the classes with examples of their accuracy, in [0, 1]."""
+  return _mean_of_classes(tests.num_correct, tests.num_of_class)
 
 
-def worst_class(classified: Classified) -> float:
-  """The lowest accuracy of a class with examples, in [0, 1]."""
-  return float(_class_accuracies(classified).min())
+def worst_class(tests: ClassifiedTests) -> np.ndarray:
+  """[T] the lowest accuracy of a class with examples, in [0, 1]."""
+  accuracies = tests.num_correct / np.maximum(tests.num_of_class, 1)
+  return np.where(tests.num_of_class > 0, accuracies, 1.0).min(axis=1)
 
 
-def auc(classified: Classified) -> float:
-  """The area under the ROC curve of one class against the rest, mean over classes.
+def auc(tests: ClassifiedTests) -> np.ndarray:
+  """[T] the area under the ROC curve of one class against the rest, mean over classes.
 
   The area of a class is the probability that an example of it gets a higher probability
   of this class than one of another class; equal ones count half. The mean is over the
   classes that some examples have and some have not; it is NaN if there are none.
   """
-  areas = []
-  for label in range(classified.num_classes):
-    is_positive = classified.labels == label
-    num_positive = np.count_nonzero(is_positive)
-    num_negative = len(is_positive) - num_positive
-    if num_positive and num_negative:
-      scores = classified.probabilities[:, label]
-      positive, negative = scores[is_positive], np.sort(scores[~is_positive])
-      num_lower = np.searchsorted(negative, positive, side='left').sum()
-      num_not_higher = np.searchsorted(negative, positive, side='right').sum()
-      num_won = (num_lower + num_not_higher) / 2
-      areas.append(num_won / (num_positive * num_negative))
-  return float(np.mean(areas)) if areas else float('nan')
+  num_positive = tests.num_of_class
+  num_pairs = num_positive * (tests.sizes[:, None] - num_positive)
+  keys = _sorted_keys(tests)
+  # The places of the positive ones, less those that other positive ones take.
+  places = np.where(keys & 1, np.arange(keys.shape[-1]), 0).sum(axis=-1).T
+  num_won = places - num_positive * (num_positive - 1) // 2
+  is_tied = (keys[..., 1:] ^ keys[..., :-1]) == 1
+  if is_tied.any():
+    num_won = num_won - _num_tied_pairs(keys) / 2
+  return _mean_of_classes(num_won, num_pairs)
 
 
-def ece(classified: Classified) -> float:
-  """The expected calibration error, in [0, 1] (Guo et al. 2017, eq. 3).
+def _sorted_keys(tests: ClassifiedTests) -> np.ndarray:
+  """[Y, T, S] uint64: the probabilities of each class in each test, in their order.
+
+  The last bit says whether the example is of the class; of equal probabilities those
+  of other classes come first. Each test has room for S examples, as many as the largest
+  has. What is left of it is filled up with even keys above all others.
+  """
+  num_tests, num_classes = tests.num_of_class.shape
+  size = int(tests.sizes.max())
+  firsts = np.cumsum(tests.sizes) - tests.sizes
+  places = np.arange(len(tests.test_of_example)) - firsts[tests.test_of_example]
+  # The bits of numbers that are not negative, read as integers, have their order.
+  bits = np.ascontiguousarray(tests.examples.probabilities.T).view(np.uint64)
+  is_positive = tests.examples.labels == np.arange(num_classes)[:, None]
+  filler = np.iinfo(np.uint64).max - 1
+  keys = np.full((num_classes, num_tests, size), filler)
+  keys[:, tests.test_of_example, places] = bits << 1 | is_positive
+  keys.sort(axis=-1)
+  return keys
+
+
+def _num_tied_pairs(keys: np.ndarray) -> np.ndarray:
+  """[T, Y] pairs of a positive and a negative example of equal probability."""
+  is_positive, probability = keys & 1, keys >> 1
+  num_negative = np.cumsum(1 - is_positive, axis=-1, dtype=np.int64)  # up to here
+  # How many negative ones come before the first example with this probability.
+  num_lower = np.zeros_like(num_negative)
+  is_first = probability[..., 1:] != probability[..., :-1]
+  num_lower[..., 1:] = np.where(is_first, num_negative[..., :-1], 0)
+  num_lower = np.maximum.accumulate(num_lower, axis=-1)
+  return np.where(is_positive, num_negative - num_lower, 0).sum(axis=-1).T
+
+
+def ece(tests: ClassifiedTests) -> np.ndarray:
+  """[T] the expected calibration error, in [0, 1] (Guo et al. 2017, eq. 3).
 
   The examples are divided by their highest probability into 15 bins of equal width. The
   error is the mean over examples of the distance, in their bin, of the mean highest
   probability to the accuracy.
   """
-  confidence = classified.probabilities.max(axis=1)
-  is_correct = classified.predicted == classified.labels
+  examples = tests.examples
+  confidence = examples.probabilities[
+    np.arange(len(examples.labels)), examples.predicted
+  ]
+  is_correct = examples.predicted == examples.labels
   # A bin holds its upper end: (0, 1/15], (1/15, 2/15], ...
   edges = np.linspace(0, 1, _ECE_BINS + 1)
   bins = np.searchsorted(edges[1:-1], confidence, side='left')
-  gaps = np.bincount(bins, weights=confidence - is_correct)
-  return float(np.abs(gaps).sum() / len(bins))
+  num_tests = len(tests.sizes)
+  gaps = np.bincount(
+    tests.test_of_example * _ECE_BINS + bins,
+    weights=confidence - is_correct,
+    minlength=num_tests * _ECE_BINS,
+  )
+  return np.abs(gaps).reshape(num_tests, _ECE_BINS).sum(axis=1) / tests.sizes
 
 
-def top5(classified: Classified) -> float:
-  """The fraction of the examples whose class has one of the five highest logits."""
-  highest = np.argsort(classified.logits, axis=1, kind='stable')[:, -_TOP:]
-  return float(np.mean((highest == classified.labels[:, None]).any(axis=1)))
+def top5(tests: ClassifiedTests) -> np.ndarray:
+  """[T] the fraction of the examples whose class has one of the five highest logits.
+
+  Of equal logits that of the later class counts as higher.
+  """
+  examples = tests.examples
+  logits, labels = examples.logits, examples.labels[:, None]
+  of_label = np.take_along_axis(logits, labels.astype(np.intp), axis=1)
+  is_later = np.arange(examples.num_classes) > labels
+  is_higher = (logits > of_label) | ((logits == of_label) & is_later)
+  return tests.mean(np.count_nonzero(is_higher, axis=1) < _TOP)
 
 
-def nll(classified: Classified) -> float:
-  """The mean negative log-likelihood of the examples' classes, in nats."""
-  rows = np.arange(len(classified.labels))
-  return float(-classified.log_probabilities[rows, classified.labels].mean())
+def nll(tests: ClassifiedTests) -> np.ndarray:
+  """[T] the mean negative log-likelihood of the examples' classes, in nats."""
+  examples = tests.examples
+  rows = np.arange(len(examples.labels))
+  return tests.mean(-examples.log_probabilities[rows, examples.labels])
 
 
-def _class_accuracies(classified: Classified) -> np.ndarray:
-  """The accuracy of each class that has examples."""
-  confusion = classified.confusion
-  num_examples = confusion.sum(axis=1)
-  has_examples = num_examples > 0
-  return np.diag(confusion)[has_examples] / num_examples[has_examples]
+def _mean_of_classes(counts: np.ndarray, of_counts: np.ndarray) -> np.ndarray:
+  """[T, Y], [T, Y] -> [T] mean of the ratios over the classes where they are defined.
+
+  It is NaN for a test without such a class.
+  """
+  is_defined = of_counts > 0
+  ratios = np.where(is_defined, counts / np.maximum(of_counts, 1), 0.0)
+  num_defined = np.count_nonzero(is_defined, axis=1)
+  means = ratios.sum(axis=1) / np.maximum(num_defined, 1)
+  return np.where(num_defined > 0, means, np.nan)

@@ -1,16 +1,20 @@
 """Computes the chosen metrics."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from moon_jax import catalog
 from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.core.errors import KnobError, UsageError
-from moon_jax.metrics.classified import Classified
+from moon_jax.metrics.classified import Classified, ClassifiedTests
+
+# Name of a metric -> [T] numbers, one of each test; NaN where it is not defined.
+Numbers = Mapping[str, np.ndarray]
 
 _FEW_CLASSES = 5  # of which every one is among the five likeliest
+_MOST_LOGITS = 2**18  # of the tests that are measured together
 
 
 def require_classes(names: Sequence[str], num_classes: int) -> None:
@@ -36,40 +40,98 @@ def measure(names: Iterable[str], classified: Classified) -> dict[str, float]:
   Raises:
     UsageError: the function of a registered metric fails, or returns no number.
   """
-  return {name: _number(name, classified) for name in names}
+  num_examples = np.array([len(classified.labels)])
+  numbers = _measure_group(names, ClassifiedTests(classified, num_examples))
+  return {name: float(number) for name, (number,) in numbers.items()}
 
 
-def _number(name: str, classified: Classified) -> float:
-  part = catalog.part('metric', name)
+def measure_tests(
+  names: Sequence[str],
+  labels: Sequence[np.ndarray],
+  logits: Sequence[np.ndarray],
+) -> dict[str, np.ndarray]:
+  """The metrics of T tests, of one model each.
+
+  The tests are measured in groups, because each call of NumPy takes its time, however
+  few examples a test has. A number does not depend on its group.
+
+  Args:
+    names: names of metrics.
+    labels: [T] arrays [n] int, the classes of each test's examples.
+    logits: [T] arrays [n, Y] float.
+
+  Returns:
+    Name -> [T] float64; NaN for a test where the metric is not defined, or that has no
+    example, or whose logits are not finite.
+  """
+  numbers = {name: np.full(len(labels), math.nan) for name in names}
+  for group in _groups([of_test.size for of_test in logits]):
+    logits_of_group = np.concatenate([logits[test] for test in group])
+    if not np.isfinite(logits_of_group).all():
+      group = [test for test in group if np.isfinite(logits[test]).all()]
+      if not group:
+        continue
+      logits_of_group = np.concatenate([logits[test] for test in group])
+    labels_of_group = np.concatenate([labels[test] for test in group])
+    sizes = np.array([len(labels[test]) for test in group])
+    classified = Classified(labels_of_group, logits_of_group)
+    of_group = _measure_group(names, ClassifiedTests(classified, sizes))
+    for name, of_tests in of_group.items():
+      numbers[name][group] = of_tests
+  return numbers
+
+
+def _groups(sizes: Sequence[int]) -> Iterator[list[int]]:
+  """Divides the tests that have examples; a large one is a group of its own.
+
+  Tests of about one size are in a group, because AUC makes room in each for as many
+  examples as the largest has.
+
+  Args:
+    sizes: number of logits of each test.
+  """
+  ascending = sorted(range(len(sizes)), key=sizes.__getitem__)
+  group: list[int] = []
+  for test in ascending:
+    if group and (len(group) + 1) * sizes[test] > _MOST_LOGITS:
+      yield group
+      group = []
+    if sizes[test]:
+      group.append(test)
+  if group:
+    yield group
+
+
+def _measure_group(names: Iterable[str], tests: ClassifiedTests) -> Numbers:
+  """Name of a metric -> [T] float64, NaN where it is not defined; logits are finite."""
+  numbers = {}
+  for name in names:
+    part = catalog.part('metric', name)
+    if part.registered is not None:
+      numbers[name] = _numbers_of_registered(part, tests)
+    else:
+      numbers[name] = part.function(tests)
+  return numbers
+
+
+def _numbers_of_registered(part: catalog.Part, tests: ClassifiedTests) -> np.ndarray:
+  """[T] numbers of a registered metric, whose function takes one test at a time."""
+  ends = np.cumsum(tests.sizes)[:-1]
+  labels = np.split(tests.examples.labels, ends)
+  logits = np.split(tests.examples.logits, ends)
+  numbers = [
+    _number(part, Classified(*of_test)) for of_test in zip(labels, logits, strict=True)
+  ]
+  return np.array(numbers)
+
+
+def _number(part: catalog.Part, classified: Classified) -> float:
   with explaining_errors_of(part):
     number = part.function(classified)
   if hasattr(number, 'item') and not getattr(number, 'shape', ()):
     number = number.item()  # of NumPy or JAX
   if type(number) not in (int, float):
     raise UsageError(
-      f'The metric {name!r} must return a number, not {type(number).__name__}.'
+      f'The metric {part.name!r} must return a number, not {type(number).__name__}.'
     )
   return float(number) if math.isfinite(number) else math.nan
-
-
-def measure_models(
-  names: Sequence[str], labels: np.ndarray, logits: np.ndarray
-) -> dict[str, np.ndarray]:
-  """The metrics of several models on the same examples.
-
-  Args:
-    names: names of metrics.
-    labels: [n] int.
-    logits: [M, n, Y] float.
-
-  Returns:
-    Name -> [M] float64; NaN for a model whose metric is not defined, or whose logits
-    are not finite.
-  """
-  numbers = {name: np.full(len(logits), math.nan) for name in names}
-  for model, logits_of_model in enumerate(logits):
-    if np.isfinite(logits_of_model).all():
-      measured = measure(names, Classified(labels, logits_of_model))
-      for name, number in measured.items():
-        numbers[name][model] = number
-  return numbers

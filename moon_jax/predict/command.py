@@ -23,8 +23,8 @@
                   `labels` [M], `logits` [M, classes] and `representations`
                   [M, D]. Default <input>_predictions.npz for an .npz file,
                   <input>_predictions.csv for the others. If the classes are
-                  known, the scores are printed, and <output>_confusion.csv has
-                  the confusion matrix
+                  known, the scores are printed, and <output>_confusion.csv and
+                  .png have the confusion matrix
   --client=N      the client, by name or by number from 0, if each client has a model
                   of its own
   --round=ROUND   best, with keep_best, or the number of a round whose checkpoint is
@@ -132,9 +132,19 @@ def predict(values: flags.FlagValues) -> str:
     return line
   confusion_file = target.with_name(f'{target.stem}_confusion.csv')
   table.write_confusion(confusion_file, classified.confusion, class_names)
+  # Imported here: only labelled examples need matplotlib.
+  from moon_jax.runner import plots
+
+  plots.confusion_matrix(
+    confusion_file.with_suffix('.png'),
+    classified.confusion,
+    f'{target.name}, by {which}',
+    model.class_names,
+    unit=noun,
+  )
   scores = table.scores(classified, listed_words(trained.config.metrics))
   listed_scores = ', '.join(f'{name} {score:.4f}' for name, score in scores.items())
-  return f'{line}; {listed_scores}; confusion matrix: {confusion_file}'
+  return f'{line}; {listed_scores}; confusion matrix: {confusion_file} and .png'
 
 
 def _predictions(trained, chunks, input_flag):

@@ -11,7 +11,7 @@ from moon_jax.config import Config
 from moon_jax.core import files, weights
 from moon_jax.core.errors import UsageError, printable
 from moon_jax.core.flags import flag
-from moon_jax.core.types import PyTree, Scale
+from moon_jax.core.types import Form, PyTree, Scale
 from moon_jax.exchange import networks, onnx_graph, pytorch
 from moon_jax.runner.run_directory import METRICS, Record
 
@@ -79,8 +79,7 @@ def write_network(
     scale: the numbers of black and white; None, of an older run: grey levels.
 
   Raises:
-    UsageError: the network is not of the catalog, its examples are no pictures of grey
-      levels, or a package is missing.
+    UsageError: the network is not of the catalog, or a package is missing.
     RunError: a file cannot be written.
   """
   options = NetworkOptions(config)
@@ -90,22 +89,18 @@ def write_network(
       'of your own, whose layers only your code knows. A file that ends in '
       '.safetensors or .npz takes its weights.'
     )
-  form = metadata['images'].get('form') or {'content': 'levels'}
-  is_described = (
-    options.model in networks.STEPS and len(metadata['images']['shape']) == 3
-  )
-  if form['content'] != 'levels' or not is_described:
-    raise UsageError(
-      f'{str(path)!r} cannot be written: files for PyTorch and ONNX are for pictures '
-      'of grey levels. A file that ends in .safetensors or .npz takes the weights.'
-    )
-  network = networks.describe(options.model, options.model_options, variables)
   facts = _facts(metadata, config, scale or Scale())
+  network = networks.describe(
+    options.model,
+    options.model_options,
+    variables,
+    of_pictures=facts.kind == 'picture',
+  )
   if path.suffix == '.onnx':
     content = onnx_graph.model_bytes(network, facts)
   else:
     weights_file = weights_beside(path)
-    weights.write(weights_file, pytorch.state_dict(network), {})
+    weights.write(weights_file, pytorch.state_dict(network, facts), {})
     content = pytorch.python_file(network, facts, weights_file.name).encode()
   with files.replacing(path) as file:
     file.write(content)
@@ -118,6 +113,7 @@ def weights_beside(python_file: pathlib.Path) -> pathlib.Path:
 
 def _facts(metadata: Record, config: Config, scale: Scale) -> pytorch.Facts:
   images = metadata['images']
+  form = images.get('form') or Form()._asdict()
   whose = ''
   if 'client' in metadata:
     name = metadata.get('client_name', metadata['client'])
@@ -129,11 +125,13 @@ def _facts(metadata: Record, config: Config, scale: Scale) -> pytorch.Facts:
       f'{whose} in {metadata["round"]} rounds.'
     ),
     shape=tuple(images['shape']),
-    mean=tuple(images['mean']),
-    std=tuple(images['std']),
+    mean=images['mean'],
+    std=images['std'],
     scale=scale,
     side=config.data.image_size,
     class_names=tuple(images.get('class_names', ())),
+    kind=form['kind'],
+    content=form['content'],
   )
 
 

@@ -4,6 +4,7 @@ It does so for models in the client store, and for tests of each client on examp
 its own. A few clients are tested at a time.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from moon_jax.building import client_tests
+from moon_jax.building import client_tests, programs
 from moon_jax.building.experiment import Experiment
 from moon_jax.core.types import PyTree, State
 from moon_jax.platform import devices
@@ -44,7 +45,7 @@ class HostTestPrograms(NamedTuple):
   """The compiled tests that the host calls.
 
   Attributes:
-    evaluate: (state, test, validation) -> Score.
+    evaluate: (state, test, validation, clients) -> Score; see `programs.evaluate`.
     of_clients: the test of each client on its own examples; None if there is none.
     fine_tuned: column of the records -> the test of fine-tuned models, group by group;
       {} without
@@ -58,7 +59,7 @@ class HostTestPrograms(NamedTuple):
 
 def evaluate(
   experiment: Experiment,
-  programs: HostTestPrograms,
+  test_programs: HostTestPrograms,
   state: State,
   store: ClientStore | None,
   has_trained: np.ndarray,
@@ -68,7 +69,7 @@ def evaluate(
 
   Args:
     experiment: the experiment.
-    programs: the compiled tests.
+    test_programs: the compiled tests.
     state: the state after the round.
     store: store of the clients' memories of this round; None if they are in the state.
     has_trained: [N] bool, whether a client has trained by now.
@@ -76,26 +77,33 @@ def evaluate(
   """
   if store and experiment.has_client_models:
     tested = _test_stored_models(
-      experiment, programs.evaluate, state, store, has_trained, measures
+      experiment, test_programs.evaluate, state, store, has_trained, measures
     )
+  elif programs.models_at_a_time(experiment):
+    tested = _test_models_in_groups(experiment, test_programs.evaluate, state, measures)
   else:
-    score = programs.evaluate(
-      state, experiment.tests.examples, experiment.tests.validation
+    score = test_programs.evaluate(
+      state, experiment.tests.examples, experiment.tests.validation, None
     )
     tested = tested_models(score, measures)
-  if programs.of_clients:
+  if test_programs.of_clients:
+    confusions = _Confusions(measures, len(experiment.tests.of_clients.clients))
     num_correct, numbers = _test_clients(
-      experiment, programs.of_clients, state, store, measures
+      experiment, test_programs.of_clients, state, store, measures, confusions
     )
-    for column, test_fine_tuned in programs.fine_tuned.items():
+    for column, test_fine_tuned in test_programs.fine_tuned.items():
       num_correct[column], numbers[column] = _test_fine_tuned(
-        experiment, test_fine_tuned, state, measures
+        experiment,
+        functools.partial(test_fine_tuned, state),
+        column,
+        measures,
+        confusions,
       )
     tested = tested._replace(num_correct=num_correct)
     if measures:
       for column, of_clients in numbers.items():
-        kind = column.removesuffix('_accuracy')
-        tested.measured.of_clients[kind] = of_clients
+        tested.measured.of_clients[_kind(column)] = of_clients
+      tested.measured.confusions.update(confusions.by_kind)
   distance = None
   if experiment.algorithm.share:
     distance = _distance_of_state(experiment, state, store, has_trained)
@@ -129,7 +137,7 @@ def _test_stored_models(
     memories = devices.replicate(stored, experiment.placement.mesh)
     with_memories = state._replace(clients=memories)
     score = program(
-      with_memories, experiment.tests.examples, experiment.tests.validation
+      with_memories, experiment.tests.examples, experiment.tests.validation, None
     )
     return tested_models(score, measures)
 
@@ -143,8 +151,49 @@ def _test_stored_models(
   return jax.tree.map(lambda leaf: leaf[position], tested)
 
 
+def _test_models_in_groups(experiment, program, state, measures) -> Tested:
+  """The results of every client's model, of which a few are tested at a time."""
+  tests, mesh = experiment.tests, experiment.placement.mesh
+
+  def test(clients):
+    on_device = devices.replicate(np.int32(clients), mesh)
+    score = program(state, tests.examples, tests.validation, on_device)
+    return tested_models(score, measures)
+
+  num_models = programs.models_at_a_time(experiment)
+  return _in_groups(test, experiment.config.num_clients, num_models)
+
+
+class _Confusions:
+  """The confusion matrices of the clients' own models, summed over the clients.
+
+  Attributes:
+    by_kind: 'personal' or 'tuned' -> [Y, Y]; see `Measured`.
+  """
+
+  def __init__(self, measures: Measures | None, num_tested: int):
+    """num_tested: T, the number of clients with tests."""
+    self.by_kind: dict[str, np.ndarray] = {}
+    self._measures, self._num_tested = measures, num_tested
+    self._is_counted: dict[str, np.ndarray] = {}
+
+  def add(self, column: str, positions: np.ndarray, score: ClientScore) -> None:
+    """Adds the results of [C] clients; those that were added before are left out."""
+    kind = _kind(column)
+    if self._measures is None or kind not in ('personal', 'tuned'):
+      return
+    is_counted = self._is_counted.setdefault(kind, np.zeros(self._num_tested, bool))
+    confusion = self._measures.confusion_of_clients(positions, score, is_counted)
+    self.by_kind[kind] = self.by_kind.get(kind, 0) + confusion
+
+
+def _kind(column: str) -> str:
+  """'personal_accuracy' -> 'personal', as the metrics' columns begin."""
+  return column.removesuffix('_accuracy')
+
+
 def _test_clients(
-  experiment, program, state, store, measures
+  experiment, program, state, store, measures, confusions
 ) -> tuple[dict[str, np.ndarray], dict[str, Numbers]]:
   """The tests of every client that has examples of its own.
 
@@ -167,13 +216,15 @@ def _test_clients(
       column: _numbers_of(measures, positions, score)
       for column, score in scores.items()
     }
+    for column, score in scores.items():
+      confusions.add(column, positions, score)
     return num_correct, numbers
 
   return _in_groups(test, len(clients), client_tests.at_a_time(experiment))
 
 
 def _test_fine_tuned(
-  experiment, program, state, measures
+  experiment, groups, column, measures, confusions
 ) -> tuple[np.ndarray, Numbers]:
   """[T] int32, correct examples of each fine-tuned model, and its metrics."""
   num_tested = len(experiment.tests.of_clients.clients)
@@ -181,7 +232,8 @@ def _test_fine_tuned(
   numbers = {
     name: np.zeros(num_tested) for name in (measures.names if measures else ())
   }
-  for positions, score in program(state):
+  for positions, score in groups():
+    confusions.add(column, positions, score)
     num_correct[positions] = score.num_correct
     for name, of_group in _numbers_of(measures, positions, score).items():
       numbers[name][positions] = of_group

@@ -15,8 +15,13 @@ METRICS, TIMINGS = 'metrics.jsonl', 'timings.jsonl'
 CLIENTS = 'clients.csv.gz'
 PARTITION = 'partition.npz'
 CONFUSION = 'confusion.npz'
-# The arrays of CONFUSION; see `core.files.arrays`.
-CONFUSION_KINDS = {'round': 'iu ', 'confusion': 'iu YY'}
+# The arrays of CONFUSION, of which a run has some; see `core.files.arrays`.
+CONFUSION_KINDS = {
+  'round': 'iu ',
+  'confusion': 'iu YY',
+  'personal_confusion': 'iu YY',
+  'tuned_confusion': 'iu YY',
+}
 # The arrays of PARTITION that others read; see `core.files.arrays`.
 PARTITION_KINDS = {'class_counts': 'iu NY'}
 

@@ -1,6 +1,5 @@
 """Computes the metrics of a run's tests from the logits that its programs keep."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -8,11 +7,9 @@ import numpy as np
 from moon_jax import catalog
 from moon_jax.building.experiment import Experiment
 from moon_jax.metrics.classified import Classified
-from moon_jax.metrics.measuring import measure, measure_models
+from moon_jax.metrics.measuring import Numbers, measure_tests
 from moon_jax.round.evaluation import ClientScore, Score
 
-# Name of a metric -> numbers; NaN where the metric is not defined.
-Numbers = Mapping[str, np.ndarray]
 # Kinds of tests of clients, as their columns begin: 'user', 'local', 'tuned',
 # 'personal' -> [T] numbers of each metric, by tested user or client.
 ClientNumbers = dict[str, Numbers]
@@ -25,14 +22,15 @@ class Measured(NamedTuple):
     test: [M] numbers of each metric, of the global model or of every client's.
     validation: likewise, on the server's validation split; {} if there is none.
     of_clients: those of the tests of users and clients.
-    confusion: [Y, Y] test examples by class and predicted class, of the global model;
-      None if there is none.
+    confusions: [Y, Y] examples by class and predicted class: 'global', of the global
+      model on the test split, if there is one; 'personal' and 'tuned', of each client's
+      own or fine-tuned model on its own tests, summed over the clients.
   """
 
   test: Numbers
   validation: Numbers
   of_clients: ClientNumbers
-  confusion: np.ndarray | None
+  confusions: dict[str, np.ndarray]
 
 
 class Measures:
@@ -72,27 +70,31 @@ class Measures:
     """
     validation = {}
     if score.validation is not None:
-      validation = measure_models(
-        self.names, self._validation_labels, score.validation.logits
-      )
+      validation = self._of_models(self._validation_labels, score.validation.logits)
     of_clients = {}
-    confusion = None
+    confusions = {}
     if not self._has_client_models:
       logits = score.logits[0]
-      confusion = Classified(self._labels, logits).confusion
+      confusions['global'] = Classified(self._labels, logits).confusion
       if self._rows_of_users:
         of_clients['user'] = self._of_users(logits)
     return Measured(
-      test=measure_models(self.names, self._labels, score.logits),
+      test=self._of_models(self._labels, score.logits),
       validation=validation,
       of_clients=of_clients,
-      confusion=confusion,
+      confusions=confusions,
     )
+
+  def _of_models(self, labels: np.ndarray, logits: np.ndarray) -> Numbers:
+    """[n], [M, n, Y] of the same examples -> [M] numbers of each metric, by model."""
+    return measure_tests(self.names, [labels] * len(logits), logits)
 
   def _of_users(self, logits: np.ndarray) -> Numbers:
     """[M, Y] logits of the test split -> [N'] numbers of each metric, by user."""
-    tests = [(self._labels[rows], logits[rows]) for rows in self._rows_of_users]
-    return self._of_each(tests)
+    labels = [self._labels[rows] for rows in self._rows_of_users]
+    return measure_tests(
+      self.names, labels, [logits[rows] for rows in self._rows_of_users]
+    )
 
   def of_clients(self, positions: np.ndarray, score: ClientScore) -> Numbers:
     """[C] positions among the clients with tests -> [C] numbers of each metric.
@@ -101,18 +103,30 @@ class Measures:
       positions: [C] int.
       score: their results, as numpy, with logits.
     """
-    tests = []
-    for position, logits in zip(positions, score.logits, strict=True):
-      labels = self._labels_of_clients[position]
-      tests.append((labels, logits[: len(labels)]))
-    return self._of_each(tests)
+    labels = [self._labels_of_clients[position] for position in positions]
+    logits = [
+      of_client[: len(of_labels)]
+      for of_client, of_labels in zip(score.logits, labels, strict=True)
+    ]
+    return measure_tests(self.names, labels, logits)
 
-  def _of_each(self, tests: list[tuple[np.ndarray, np.ndarray]]) -> Numbers:
-    """The metrics of several tests: labels [n] and logits [n, Y] of each."""
-    numbers = {name: np.full(len(tests), np.nan) for name in self.names}
-    for index, (labels, logits) in enumerate(tests):
-      if len(labels) and np.isfinite(logits).all():
-        measured = measure(self.names, Classified(labels, logits))
-        for name, number in measured.items():
-          numbers[name][index] = number
-    return numbers
+  def confusion_of_clients(
+    self, positions: np.ndarray, score: ClientScore, is_counted: np.ndarray
+  ) -> np.ndarray:
+    """[Y, Y] examples by class and predicted class, summed over clients.
+
+    Args:
+      positions: [C] int positions among the clients with tests.
+      score: their results, as numpy, with logits.
+      is_counted: [T] bool, the clients that were counted in earlier calls; those of
+        this call are added.
+    """
+    num_classes = score.logits.shape[-1]
+    labels = [np.zeros(0, np.int64)]
+    logits = [np.zeros((0, num_classes), np.float32)]
+    for index, position in enumerate(positions):
+      if not is_counted[position]:
+        is_counted[position] = True
+        labels.append(self._labels_of_clients[position])
+        logits.append(score.logits[index, : len(labels[-1])])
+    return Classified(np.concatenate(labels), np.concatenate(logits)).confusion

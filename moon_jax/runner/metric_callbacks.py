@@ -1,5 +1,6 @@
 """What else a run with `metrics` does: the confusion matrix, and what is absent."""
 
+import pathlib
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -11,11 +12,22 @@ from moon_jax.runner.layout import CONFUSION, CONFUSION_KINDS
 from moon_jax.runner.metrics import UNDEFINED, Record
 from moon_jax.runner.rounds import Round, is_due
 
-_PICTURE = 'confusion.png'
+# Array of CONFUSION -> its picture, and whose models it is of.
+_PICTURES = {
+  'confusion': ('confusion.png', 'global model, test split'),
+  'personal_confusion': (
+    'confusion_personal.png',
+    "clients' own models, each on its own tests",
+  ),
+  'tuned_confusion': (
+    'confusion_tuned.png',
+    "fine-tuned models, each on its client's tests",
+  ),
+}
 
 
 class ConfusionKeeper(Callback):
-  """Keeps the confusion matrix of the last tested round, and draws it at the end.
+  """Keeps the confusion matrices of the last tested round, and draws them at the end.
 
   It is written where a checkpoint is, before it: a run that is resumed from that
   checkpoint has it.
@@ -26,12 +38,12 @@ class ConfusionKeeper(Callback):
     self._arrays: dict[str, np.ndarray] = {}
 
   def after_round(self, round: Round) -> None:
-    """Writes the matrix if the state may be saved."""
-    if round.confusion is not None:
-      self._arrays = {
-        'round': np.asarray(round.number),
-        'confusion': round.confusion,
-      }
+    """Writes the matrices if the state may be saved."""
+    if round.confusions:
+      self._arrays = {'round': np.asarray(round.number)}
+      for kind, confusion in round.confusions.items():
+        name = 'confusion' if kind == 'global' else f'{kind}_confusion'
+        self._arrays[name] = confusion
     config = self._run.config
     run_may_end = bool(round.stopped) or round.is_awaited
     every = rounds_between_saves(config)
@@ -41,23 +53,37 @@ class ConfusionKeeper(Callback):
       self._arrays = {}
 
   def end(self) -> None:
-    """Draws the matrix, with the names of the classes."""
+    """Draws each matrix, with the names of the classes."""
     path = self._run.workdir / CONFUSION
-    if not path.exists():  # each client has a model of its own
+    if not path.exists():  # each client has a model of its own, and no tests
       return
     # matplotlib is imported here, because the first round need not wait for it.
     from moon_jax.runner import plots
 
-    arrays = files.arrays(path, kinds=CONFUSION_KINDS)
-    picture = self._run.workdir / _PICTURE
-    plots.confusion_matrix(
-      picture,
-      arrays['confusion'],
-      f'{self._run.workdir.name}, round {arrays["round"]}',
-      self._run.experiment.data.class_names,
-    )
-    for logger in self._loggers:
-      logger.log_picture(picture)
+    arrays = read_confusions(path)
+    for name, (picture_name, whose) in _PICTURES.items():
+      if name not in arrays:
+        continue
+      picture = self._run.workdir / picture_name
+      plots.confusion_matrix(
+        picture,
+        arrays[name],
+        f'{self._run.workdir.name}, round {arrays["round"]}\n{whose}',
+        self._run.experiment.data.class_names,
+      )
+      for logger in self._loggers:
+        logger.log_picture(picture)
+
+
+def read_confusions(path: pathlib.Path) -> dict[str, np.ndarray]:
+  """The arrays of CONFUSION: 'round', and those of CONFUSION_KINDS that it has.
+
+  Raises:
+    Exception: of any class, if the file cannot be read or has other content.
+  """
+  names = files.arrays(path, CONFUSION_KINDS)
+  kinds = {name: kind for name, kind in CONFUSION_KINDS.items() if name in names}
+  return files.arrays(path, kinds={'round': CONFUSION_KINDS['round']} | kinds)
 
 
 class UndefinedMetrics(Callback):
@@ -98,7 +124,7 @@ def with_metrics(
 
   Args:
     run: the run.
-    loggers: get the picture of the confusion matrix.
+    loggers: get the pictures of the confusion matrices.
     print_line: called with a line for the user.
   """
   names = catalog.listed_words(run.config.metrics)

@@ -237,16 +237,18 @@ def confusion_matrix(
   confusion: np.ndarray,
   title: str,
   class_names: Sequence[str] = (),
+  unit: str = 'test examples',
 ) -> None:
   """Draws a confusion matrix [Y, Y], by class and predicted class, as a PNG.
 
-  The classes are numbered, unless class_names [Y] are given.
+  The classes are numbered, unless class_names [Y] are given. `unit` says what the
+  numbers count.
   """
   side = float(np.clip(2.5 + 0.45 * len(confusion), 5.0, 12.0))
   figure = _figure(side + 1.0, side, title)
   cells = figure.subplots()
   cells.set(xlabel='predicted class', ylabel='true class')
-  matrix(cells, confusion, 'test examples', rows=class_names, columns=class_names)
+  matrix(cells, confusion, unit, rows=class_names, columns=class_names)
   _save(figure, path, dpi=200)
 
 

@@ -63,8 +63,10 @@ class Round:
     stopped: reason for which the run ends after this round; '' if it does not.
     is_awaited: whether a signal has asked the run to save this round and stop.
     is_saved: whether the state was saved, or is being written.
-    confusion: [Y, Y] test examples by class and predicted class, of the global model in
-      a tested round with `metrics`; otherwise None.
+    confusions: with `metrics`, in a tested round, kind of models -> [Y, Y] examples by
+      class and predicted class: 'global', of the global model on the test split;
+      'personal' and 'tuned', of each client's own or fine-tuned model on its own tests,
+      summed over the clients. Otherwise {}.
   """
 
   number: int
@@ -78,7 +80,7 @@ class Round:
   stopped: str = ''
   is_awaited: bool = False
   is_saved: bool = False
-  confusion: np.ndarray | None = None
+  confusions: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
   def stop(self, reason: str) -> None:
     """Ends the run after this round or the next tested one; the reason is recorded."""
@@ -175,7 +177,10 @@ class Rounds:
     # These tests need models that are not on the device, or programs of their own.
     tests_stored_models = store is not None and experiment.has_client_models
     self._host_tests = bool(
-      experiment.algorithm.share or tests_stored_models or experiment.tests.of_clients
+      experiment.algorithm.share
+      or tests_stored_models
+      or experiment.tests.of_clients
+      or programs.models_at_a_time(experiment)
     )
     self._measures = Measures(experiment) if config.metrics else None
     self._tested_clients = client_records.tested_clients(experiment)
@@ -356,7 +361,7 @@ class Rounds:
       state, metrics = self._programs.run_round(state, *packed.inputs, packed.train)
       if self._is_tested(packed.index) and not self._host_tests:
         tests = self._experiment.tests
-        score = self._programs.evaluate(state, tests.examples, tests.validation)
+        score = self._programs.evaluate(state, tests.examples, tests.validation, None)
         tested = evaluation.Tested(score)
     return _DispatchedRound(
       index=packed.index,
@@ -416,7 +421,7 @@ class Rounds:
       client_numbers=client_numbers,
       plan=dispatched.plan,
       clock=clock,
-      confusion=tested.measured.confusion if tested and tested.measured else None,
+      confusions=tested.measured.confusions if tested and tested.measured else {},
       experiment=self._experiment,
       state=state if is_state_wanted else None,
     )

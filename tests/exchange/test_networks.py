@@ -11,7 +11,8 @@ import pytest
 
 from moon_jax import catalog, models
 from moon_jax.core import weights
-from moon_jax.core.types import Outputs, Scale
+from moon_jax.core.types import Form, Outputs, Scale
+from moon_jax.data import forms
 from moon_jax.data.device import normalise
 from moon_jax.data.scale import grey_levels
 from moon_jax.exchange import networks, onnx_graph, pytorch
@@ -29,6 +30,8 @@ SMALLER = {'cnn_transformer': {'layers': 2, 'feedforward': 128}}
 def variants():
   """Each network of the catalog, and once with each other word of its knobs."""
   for name in sorted(networks.STEPS):
+    if not catalog.part('model', name).has('of_pictures'):
+      continue  # they are among OTHER_EXAMPLES
     knobs = catalog.part('model', name).knobs
     defaults = {knob: entry.default for knob, entry in knobs.items()}
     options = defaults | SMALLER.get(name, {})
@@ -43,13 +46,8 @@ def variants():
           )
 
 
-def test_every_network_of_pictures_is_described():
-  of_pictures = {
-    name
-    for name in catalog.names('model')
-    if catalog.part('model', name).has('of_pictures')
-  }
-  assert set(networks.STEPS) == of_pictures
+def test_every_network_is_described():
+  assert set(networks.STEPS) == set(catalog.names('model'))
 
 
 def variables_of(network):
@@ -134,7 +132,8 @@ def of_torch(description, facts, pictures, folder):
   torch = pytest.importorskip('torch', reason='no torch')
   text = pytorch.python_file(description, facts, 'x_weights.safetensors')
   (folder / 'x.py').write_text(text, 'utf-8')
-  weights.write(folder / 'x_weights.safetensors', pytorch.state_dict(description), {})
+  state = pytorch.state_dict(description, facts)
+  weights.write(folder / 'x_weights.safetensors', state, {})
   module = imported(folder / 'x.py')
   assert list(facts.class_names) == module.CLASS_NAMES
   with torch.no_grad():
@@ -168,7 +167,7 @@ def test_the_python_file_stands_alone(model, options):
   assert roots == {'pathlib', 'sys', 'torch', 'safetensors', 'PIL'}
   assert max(map(len, text.splitlines())) <= 88
   # Every weight is written once, in PyTorch's layout, and the file has its layer.
-  state = pytorch.state_dict(network.description)
+  state = pytorch.state_dict(network.description, facts_of(model))
   num_weights = sum(leaf.size for leaf in jax.tree.leaves(network.variables))
   assert sum(array.size for array in state.values()) == num_weights
   assert all(f'self.{name.split(".")[0]} = nn.' in text for name in state)
@@ -203,3 +202,146 @@ def test_numbers_become_the_same_levels(scale, program, tmp_path):
   else:
     outputs = of_torch(description, facts, numbers, tmp_path)
   check_close(outputs, expected)
+
+
+# --- tables, signals, volumes and words -----------------------------------------------
+
+WORDS = 11
+
+
+def numbers(shape):
+  return np.random.default_rng(1).normal(50, 20, shape).astype(np.float32)
+
+
+def words():
+  """Texts of all lengths, with gaps; the last one has no word at all."""
+  rng = np.random.default_rng(2)
+  texts = rng.integers(0, WORDS, (5, 7))
+  is_word = np.arange(7) < np.array([7, 1, 4, 6, 0])[:, None]
+  is_word[3, 2] = False
+  return np.where(is_word, texts, -1).astype(np.int32)
+
+
+class Other(NamedTuple):
+  """A network for examples that are no pictures, small, and such examples."""
+
+  model: str
+  options: dict
+  form: Form
+  examples: np.ndarray
+
+
+_HEAD = {'width': 12, 'representation': 6}
+OTHER_EXAMPLES = {
+  'mlp of tables': Other(
+    'mlp', _HEAD, Form('table', 'D', 'numbers', 'per_feature'), numbers((4, 5))
+  ),
+  'mlp of pictures of numbers': Other(
+    'mlp', _HEAD, Form('picture', 'HWC', 'numbers'), numbers((4, 5, 6, 2))
+  ),
+  'cnn_1d': Other(
+    'cnn_1d',
+    _HEAD | {'channels': 4, 'kernel': 5},
+    Form('signal', 'TC', 'numbers'),
+    numbers((4, 9, 3)),
+  ),
+  'cnn_3d': Other(
+    'cnn_3d',
+    _HEAD | {'channels': 3},
+    Form('volume', 'DHWC', 'numbers'),
+    numbers((3, 8, 9, 10, 2)),
+  ),
+  'gru of signals': Other(
+    'gru',
+    _HEAD | {'embedding': 5},
+    Form('signal', 'TC', 'numbers'),
+    numbers((4, 9, 3)),
+  ),
+  'gru of words': Other(
+    'gru',
+    _HEAD | {'embedding': 5},
+    Form('words', 'T', 'words', 'none', 'int32', vocabulary=WORDS),
+    words(),
+  ),
+  'transformer': Other(
+    'transformer',
+    _HEAD | {'layers': 2, 'heads': 3, 'feedforward': 10, 'dropout': 0.1},
+    Form('words', 'T', 'words', 'none', 'int32', vocabulary=WORDS),
+    words(),
+  ),
+}
+
+
+@functools.cache
+def computed_of_others(name):
+  """The steps of a network, its facts, and what it computes."""
+  model, options, form, examples = OTHER_EXAMPLES[name]
+  network = models.make(
+    model,
+    image_shape=examples.shape[1:],
+    num_classes=NUM_CLASSES,
+    form=form,
+    **options,
+  )
+  variables = variables_of(network)
+  mean, std = forms.statistics_of_numbers(examples, form)
+  facts = facts_of(model)._replace(
+    shape=examples.shape[1:], mean=mean, std=std, kind=form.kind, content=form.content
+  )
+  description = networks.describe(
+    model, options, variables, of_pictures=form.kind == 'picture'
+  )
+
+  def compute(examples):
+    seen = normalise(examples, np.float32(mean), np.float32(std), form.content)
+    return jax.jit(network.apply)(variables, seen)
+
+  return description, facts, compute
+
+
+def as_the_file_takes_them(examples, facts):
+  examples = in_channels_first(examples) if facts.kind == 'picture' else examples
+  return examples.astype(np.int64) if facts.content == 'words' else examples
+
+
+@pytest.mark.parametrize('name', OTHER_EXAMPLES)
+def test_other_examples_in_onnx(name):
+  onnxruntime = pytest.importorskip('onnxruntime', reason='no onnxruntime')
+  description, facts, compute = computed_of_others(name)
+  session = onnxruntime.InferenceSession(
+    onnx_graph.model_bytes(description, facts), providers=['CPUExecutionProvider']
+  )
+  (argument,) = session.get_inputs()
+  assert argument.name == ('words' if facts.content == 'words' else 'examples')
+  for examples in lengths(name):
+    inputs = {argument.name: as_the_file_takes_them(examples, facts)}
+    outputs = session.run(['logits', 'representation'], inputs)
+    check_close(outputs, compute(examples))
+
+
+@pytest.mark.parametrize('name', OTHER_EXAMPLES)
+def test_other_examples_in_pytorch(name, tmp_path):
+  torch = pytest.importorskip('torch', reason='no torch')
+  description, facts, compute = computed_of_others(name)
+  text = pytorch.python_file(description, facts, 'x_weights.safetensors')
+  assert max(map(len, text.splitlines())) <= 88
+  assert 'moon_jax' not in text
+  (tmp_path / 'x.py').write_text(text, 'utf-8')
+  state = pytorch.state_dict(description, facts)
+  weights.write(tmp_path / 'x_weights.safetensors', state, {})
+  network = imported(tmp_path / 'x.py').load()
+  for examples in lengths(name):
+    batch = torch.from_numpy(as_the_file_takes_them(examples, facts))
+    for has_gradients in (False, True):  # PyTorch has two ways to compute an encoder
+      with torch.set_grad_enabled(has_gradients):
+        outputs = network.outputs(batch)
+      check_close([output.detach().numpy() for output in outputs], compute(examples))
+
+
+def lengths(name):
+  """The examples of a case; recurrent networks take them with other lengths too."""
+  examples = OTHER_EXAMPLES[name].examples
+  yield examples
+  if OTHER_EXAMPLES[name].model == 'gru':
+    yield examples[:, :4]
+    yield np.concatenate([examples, examples], 1)

@@ -8,8 +8,9 @@ from sklearn import metrics as sklearn_metrics
 import moon_jax
 from moon_jax import catalog
 from moon_jax.core.errors import UsageError
+from moon_jax.metrics import measuring
 from moon_jax.metrics.classified import Classified
-from moon_jax.metrics.measuring import measure, measure_models, require_classes
+from moon_jax.metrics.measuring import measure, measure_tests, require_classes
 
 
 def classified(num_examples=400, num_classes=7, seed=0):
@@ -66,6 +67,28 @@ def test_a_metric_is_that_of_scikit_learn(name):
   assert len(set(numbers)) > 1
 
 
+@pytest.mark.parametrize('name', catalog.names('metric'))
+def test_many_tests_of_unlike_sizes_together(name, monkeypatch):
+  tests = [
+    classified(num_examples=size, seed=seed)
+    for seed, size in enumerate([70, 9, 14, 40])
+  ]
+  # Some probabilities are equal, and one test has no number.
+  tests[1] = Classified(tests[1].labels, tests[1].logits.round())
+  tests[2] = Classified(tests[2].labels, np.full_like(tests[2].logits, np.nan))
+  labels, logits = (
+    [getattr(of, name) for of in tests] for name in ('labels', 'logits')
+  )
+  for most_logits in (1, 7 * 40, 7 * 1000):  # alone, some together, all together
+    monkeypatch.setattr(measuring, '_MOST_LOGITS', most_logits)
+    numbers = measure_tests([name], labels, logits)[name]
+    assert np.isnan(numbers).tolist() == [False, False, True, False]
+    for of, number in zip(tests, numbers, strict=True):
+      if np.isfinite(of.logits).all():
+        assert number == pytest.approx(EXPECTED[name](of), rel=1e-9)
+        assert number == measure([name], of)[name]
+
+
 def test_two_classes_and_equal_scores():
   of = classified(num_examples=60, num_classes=2)
   of = Classified(of.labels, of.logits.round())  # many are equal
@@ -98,7 +121,8 @@ def test_labels_of_one_byte_are_counted():
 def test_large_logits_and_models_that_are_not_finite():
   labels = np.array([0, 1])
   logits = np.array([[[1e30, 0.0], [0.0, -1e30]], [[np.nan, 0.0], [0.0, 1.0]]])
-  numbers = measure_models(['nll', 'macro_f1'], labels, logits.astype(np.float32))
+  names = ['nll', 'macro_f1']
+  numbers = measure_tests(names, [labels] * 2, logits.astype(np.float32))
   assert numbers['nll'][0] == pytest.approx(5e29)
   assert numbers['macro_f1'][0] == pytest.approx(1 / 3)
   assert np.isnan([numbers['nll'][1], numbers['macro_f1'][1]]).all()

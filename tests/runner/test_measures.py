@@ -7,12 +7,13 @@ import pytest
 
 import moon_jax
 from moon_jax import config as config_lib
+from moon_jax.building import programs
 from moon_jax.building.data import DataOptions, load_data
 from moon_jax.core.errors import UsageError
 from moon_jax.data.scale import numbers_of
 from moon_jax.metrics.classified import Classified
 from moon_jax.metrics.measuring import measure
-from moon_jax.runner import metrics
+from moon_jax.runner import evaluation, metrics
 from tests.data import federations
 from tests.run_directories import TINY
 from tests.runner.test_own_tests import columns, config, counted
@@ -45,6 +46,32 @@ def own_numbers(run, model_of):
 
   counted(run, measure_client)
   return {name: np.array(of_clients) for name, of_clients in numbers.items()}
+
+
+def check_confusion(run, kind, model_of):
+  """Checks the confusion matrix that is summed over the clients' own models."""
+  expected = np.zeros((10, 10), int)
+  saved = np.load(run.workdir / 'partition.npz')
+  data = load_data(DataOptions(config_lib.validate(config())))
+
+  def count_client(client, images):
+    row = [*saved['local_test_clients']].index(client)
+    begin, end = saved['local_test_offsets'][row : row + 2]
+    labels = data.train_labels[saved['local_test_indices'][begin:end]]
+    model = model_of(client)
+    predicted = model.predict(numbers_of(images, model.scale)).labels
+    np.add.at(expected, (labels, predicted), 1)
+    return np.zeros(len(images))
+
+  counted(run, count_client)
+  arrays = np.load(run.workdir / 'confusion.npz')
+  assert arrays[f'{kind}_confusion'].tolist() == expected.tolist()
+  assert expected.sum() > 0
+  assert (run.workdir / f'confusion_{kind}.png').exists()
+
+
+def last_test_sizes(run):
+  return moon_jax.load(run.workdir).clients.test_examples
 
 
 def check_clients(line, kind, numbers):
@@ -105,11 +132,17 @@ def test_own_models_from_the_disk_and_fine_tuned_ones(tmp_path, capsys):
   for name in NAMES.split(','):
     mean = np.mean([numbers[name] for numbers in of_models])
     assert last[f'test_{name}'] == pytest.approx(mean, rel=1e-5)
-  assert not (run.workdir / 'confusion.npz').exists()
+  check_confusion(run, 'personal', models.__getitem__)
   # Client 4 is tested on 5 examples; the AUC of one class is not defined.
   changes = METRICS | {'fine_tune_epochs': 1, 'data.local_test': 0.02}
   tuned = moon_jax.run(config(changes), tmp_path / 'tuned')
   last = tuned.metrics[-1]
+  arrays = np.load(tuned.workdir / 'confusion.npz')
+  assert arrays['tuned_confusion'].sum() == last_test_sizes(tuned).sum()
+  assert np.trace(arrays['tuned_confusion']) / last_test_sizes(tuned).sum() == (
+    pytest.approx(last['tuned_accuracy_weighted_mean'])
+  )
+  assert (tuned.workdir / 'confusion_tuned.png').exists()
   assert last['tuned_nll_mean'] != last['local_nll_mean']
   num_tested = len(np.load(tuned.workdir / 'partition.npz')['local_test_clients'])
   num_undefined = last['tuned_auc_undefined']
@@ -119,6 +152,29 @@ def test_own_models_from_the_disk_and_fine_tuned_ones(tmp_path, capsys):
   told = capsys.readouterr().out
   line = f'left out: local_auc ({num_undefined} of the clients), tuned_auc ('
   assert told.count(line) == 1
+
+
+def test_models_of_clients_are_tested_a_few_at_a_time(tmp_path, monkeypatch):
+  calls = []
+  measure_group = evaluation.tested_models
+
+  def counting(score, measures):
+    calls.append(score.logits.shape)
+    return measure_group(score, measures)
+
+  monkeypatch.setattr(evaluation, 'tested_models', counting)
+  # Room for four of the six models: 300 test and 46 validation examples.
+  monkeypatch.setattr(programs, 'MOST_LOGIT_BYTES', 4 * 4 * 350 * 10)
+  changes = METRICS | {'algorithm': 'solo', 'data.validation': 0.15}
+  run = moon_jax.run(config(changes), tmp_path / 'run')
+  assert calls == [(4, 300, 10)] * 4  # two groups in each of two rounds
+  of_models = []
+  for client in range(6):
+    model = moon_jax.load(run.workdir, client=client)
+    of_models.append(measured_by(model, *model.test_data()))
+  for name in NAMES.split(','):
+    mean = np.mean([numbers[name] for numbers in of_models])
+    assert run.metrics[-1][f'test_{name}'] == pytest.approx(mean, rel=1e-5)
 
 
 def test_users_with_test_examples_of_their_own(tmp_path):
