@@ -192,7 +192,9 @@ def table(
   """A line for each run that is left, and the hours, estimated from similar runs."""
   paces = collections.defaultdict(list)  # kind -> seconds of a round
   for run in queued_runs:
-    seconds_of_a_round = _seconds_of_a_round(run, results)
+    is_kept_elsewhere = not _is_kept(run, results) and _is_kept(run, PAPERS / 'runs')
+    history = PAPERS / 'runs' if is_kept_elsewhere else results
+    seconds_of_a_round = _seconds_of_a_round(run, history)
     if seconds_of_a_round is not None:
       for kind in _kinds(run):
         paces[kind].append(seconds_of_a_round)
