@@ -80,7 +80,7 @@ def _launch(argv: list[str], stop: Stop) -> int:
     # Imported here: a mistyped flag is answered before JAX is loaded.
     from moon_jax.runner import loop
 
-    return loop.run(request, stop)
+    return loop.run(request, stop, may_compile_ahead=True)
 
 
 if __name__ == '__main__':

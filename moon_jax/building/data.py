@@ -21,14 +21,13 @@ from moon_jax.core import activity
 from moon_jax.core.client_names import name_of
 from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
-from moon_jax.core.types import Dataset, Form, Scale
+from moon_jax.core.types import Dataset, Form, PyTree, Scale
 from moon_jax.data import forms, holdout, partition, sources
 from moon_jax.data.device import DeviceSplit, TrainSplit
 from moon_jax.data.errors import DataError
 from moon_jax.data.federated import users
 from moon_jax.data.partition import Partition
 from moon_jax.planning import clients
-from moon_jax.platform import devices
 
 
 class DataOptions:
@@ -184,6 +183,7 @@ def load_data(
   may_download: bool = True,
   trust_pickles: bool | None = None,
   words: tuple[str, ...] = (),
+  announce: Callable[[Dataset], None] | None = None,
 ) -> Dataset:
   """Loads the data set.
 
@@ -193,6 +193,7 @@ def load_data(
     trust_pickles: replaces the knob `data.trust_pickles`; None: as configured.
     words: [V] the vocabulary of a trained model, if its examples were texts; (): it is
       made of the training texts.
+    announce: see `sources.load`.
 
   Raises:
     DataError: the data set is missing or unusable.
@@ -205,7 +206,9 @@ def load_data(
   if words and catalog.part('data', options.source).has('texts'):
     source_options['words'] = words
   with activity.doing('reading the data'):
-    return sources.load(options.source, limit=options.limit, **source_options)
+    return sources.load(
+      options.source, limit=options.limit, announce=announce, **source_options
+    )
 
 
 def divide(loaded: Dataset, options: DataOptions) -> Divided:
@@ -327,6 +330,7 @@ def train_on_devices(
   training_partition: Partition,
   label_flippers: np.ndarray,
   mesh: Mesh,
+  place: Callable[[PyTree, Mesh], PyTree],
 ) -> TrainSplit:
   """The training split on the devices, as its owners see it.
 
@@ -335,6 +339,7 @@ def train_on_devices(
     training_partition: the owner of each example on which a client trains.
     label_flippers: ids of the clients that train on flipped labels.
     mesh: the devices.
+    place: puts arrays on the devices, or makes shapes of them.
   """
   dataset = divided.dataset
   # Of all that a client owns, also of what tests it.
@@ -356,4 +361,4 @@ def train_on_devices(
     position_of_row=position_of_row,
     holds_cohort_only=False,
   )
-  return devices.replicate(split, mesh)
+  return place(split, mesh)

@@ -1,5 +1,6 @@
 """Builds an experiment from a configuration: data, functions, the first state."""
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
@@ -171,6 +172,8 @@ def build(
   config: Config,
   load: Callable[[DataOptions], Dataset] = load_data,
   min_steps: int = 0,
+  *,
+  has_pixels: bool = True,
 ) -> Experiment:
   """Loads the data, deals it out and builds the functions; compiles nothing.
 
@@ -179,6 +182,8 @@ def build(
     load: function that loads the data.
     min_steps: lower bound of the steps that a round has room for, so that runs that
       need fewer steps share programs.
+    has_pixels: whether the images are there. If not, the experiment has shapes in place
+      of arrays on the devices, and no digest; its programs are the same.
 
   Raises:
     UsageError: the data are missing, cannot be dealt as asked, or do not fit.
@@ -195,7 +200,7 @@ def build(
   network, algorithm = assembled.network, assembled.algorithm
   held_out = assembled.held_out
   dataset = divided.dataset
-  if network.weights_notice:
+  if network.weights_notice and has_pixels:
     print(network.weights_notice, file=sys.stderr)
   with explaining_errors_of(options.algorithm.part):
     scalars = options.traced.scalars(algorithm, round_index=0)
@@ -216,13 +221,14 @@ def build(
     min_steps=min_steps,
   )
 
+  place = devices.replicate if has_pixels else devices.shapes
   if setup.stream:
     train_split = setup.stream.split_shape(setup.mesh)
   else:
     train_split = train_on_devices(
-      divided, training_partition, setup.label_flippers, setup.mesh
+      divided, training_partition, setup.label_flippers, setup.mesh, place
     )
-  tests = tests_on_devices(divided, held_out.client_tests, setup.mesh)
+  tests = tests_on_devices(divided, held_out.client_tests, setup.mesh, place)
 
   return Experiment(
     config=config,
@@ -239,7 +245,7 @@ def build(
       feature_names=dataset.feature_names,
       words=dataset.words,
       sample_rate=dataset.sample_rate,
-      digest=sources.digest(loaded),
+      digest=sources.digest(loaded) if has_pixels else '',
     ),
     tests=tests,
     network=network,
@@ -254,16 +260,25 @@ def build(
 def initial_state(experiment: Experiment) -> State:
   """The state before the first round; it depends on the seed or `initial_weights`."""
   variables = experiment.network.init(experiment.config.seed)
+  # One program: outside of one, each array would be a program of its own.
+  make_state = jax.jit(functools.partial(_first_state_of, experiment))
+  state = make_state(variables)
+  return devices.replicate(state, experiment.placement.mesh)
+
+
+def state_shapes(experiment: Experiment) -> State:
+  """`initial_state` as ShapeDtypeStructs; computes nothing."""
+  make_state = functools.partial(_first_state_of, experiment)
+  state = jax.eval_shape(make_state, experiment.network.shapes)
+  return devices.shapes(state, experiment.placement.mesh)
+
+
+def _first_state_of(experiment: Experiment, variables: PyTree) -> State:
   if experiment.placement.client_memory.on_device:
     num_memories = experiment.config.num_clients
   else:
     num_memories = experiment.planner.participation.cohort_size
-  # One program: outside of one, each array would be a program of its own.
-  make_state = jax.jit(
-    lambda variables: first_state(experiment.algorithm, variables, num_memories)
-  )
-  state = make_state(variables)
-  return devices.replicate(state, experiment.placement.mesh)
+  return first_state(experiment.algorithm, variables, num_memories)
 
 
 def first_state(algorithm: Algorithm, variables: PyTree, num_clients: int) -> State:

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable
+from concurrent import futures
 from typing import NamedTuple
 
 import jax
@@ -18,7 +19,7 @@ from moon_jax.building import traced
 from moon_jax.building.experiment import Experiment
 from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.config import flatten
-from moon_jax.core import tree
+from moon_jax.core import activity, tree
 from moon_jax.core.types import ClientMetrics, PyTree, Scalars, State
 from moon_jax.data.augment import augmenter
 from moon_jax.data.device import DeviceSplit, TrainSplit
@@ -108,10 +109,11 @@ def compile_programs(
   """
   traced_programs = lower_programs(experiment, state, inputs, donate=donate)
   compile_in_turn = compile_cache.compile_in_turn
-  return Compiled(
-    run_round=compile_in_turn(traced_programs.run_round, 'the round'),
-    evaluate=compile_in_turn(traced_programs.evaluate, 'the test'),
-  )
+  with futures.ThreadPoolExecutor(1, 'compiling the test') as beside:
+    evaluate = beside.submit(compile_in_turn, traced_programs.evaluate, 'the test')
+    run_round = compile_in_turn(traced_programs.run_round, 'the round')
+    with activity.doing('compiling the test'):
+      return Compiled(run_round=run_round, evaluate=evaluate.result())
 
 
 def lower_programs(

@@ -12,9 +12,8 @@ In a round the device holds an ordinary training split, of the cohort alone:
 import dataclasses
 import functools
 
-import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from moon_jax.core.types import Dataset
 from moon_jax.data.device import DeviceSplit, TrainSplit
@@ -53,11 +52,7 @@ class Stream:
 
   def split_shape(self, mesh: Mesh) -> TrainSplit:
     """The split of any round, as ShapeDtypeStructs."""
-    sharding = NamedSharding(mesh, PartitionSpec())
-    return jax.tree.map(
-      lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-      self._empty(),
-    )
+    return devices.shapes(self._empty(), mesh)
 
   def load_split(
     self, clients: np.ndarray, slots: np.ndarray, mesh: Mesh

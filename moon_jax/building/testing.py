@@ -1,5 +1,6 @@
 """The examples that test the models of an experiment."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +11,12 @@ from moon_jax.building.data import Divided, partition_seed
 from moon_jax.config import Config, used_value
 from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag
+from moon_jax.core.types import PyTree
 from moon_jax.data.client_tests import ClientTestRows, hold_out, tests_of_users
 from moon_jax.data.device import DeviceSplit
 from moon_jax.data.federated import users
 from moon_jax.data.federated.users import TestUsers
 from moon_jax.data.partition import Partition
-from moon_jax.platform import devices
 
 
 class Tests(NamedTuple):
@@ -132,9 +133,19 @@ def _flag_that_needs_client_tests(
 
 
 def tests_on_devices(
-  divided: Divided, client_tests: ClientTestRows | None, mesh: Mesh
+  divided: Divided,
+  client_tests: ClientTestRows | None,
+  mesh: Mesh,
+  place: Callable[[PyTree, Mesh], PyTree],
 ) -> Tests:
-  """The tests of the server, of the users and of the clients, on the devices."""
+  """The tests of the server, of the users and of the clients, on the devices.
+
+  Args:
+    divided: the data.
+    client_tests: the tests of the clients.
+    mesh: the devices.
+    place: puts arrays on the devices, or makes shapes of them.
+  """
   dataset = divided.dataset
   test_users = users.test_users(dataset)
   training_sizes = users.sizes_of(dataset)
@@ -159,9 +170,9 @@ def tests_on_devices(
       std=dataset.std,
       content=dataset.form.content,
     )
-    validation = devices.replicate(validation, mesh)
+    validation = place(validation, mesh)
   return Tests(
-    examples=devices.replicate(examples, mesh),
+    examples=place(examples, mesh),
     validation=validation,
     of_clients=client_tests,
     users=test_users,

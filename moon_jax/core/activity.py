@@ -1,9 +1,11 @@
 """What this process is doing now, for whoever shows it: 'compiling the round'.
 
-Only what may take seconds is named, and only in the main thread, which waits for it.
+Only what may take seconds is named, and only in the main thread, which waits for it:
+in other threads `doing` does nothing.
 """
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -36,6 +38,9 @@ def doing(name: str) -> Iterator[None]:
   ...   current().name
   'decoding the images'
   """
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
   _activities.append(Activity(name, time.monotonic()))
   try:
     yield

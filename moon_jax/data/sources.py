@@ -2,7 +2,7 @@
 
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -20,7 +20,13 @@ from moon_jax.data.forms import Reading
 _SMALL_OVERLAP = 0.01
 
 
-def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dataset:
+def load(
+  source: str,
+  *,
+  limit: int,
+  announce: Callable[[Dataset], None] | None = None,
+  **options: str | int | float | bool,
+) -> Dataset:
   """Loads a data set, or a fixed pseudo-random part of it.
 
   A line says how many test examples are training examples, too, and which classes have
@@ -30,6 +36,8 @@ def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dat
     source: name of the source in the catalog.
     limit: most examples to keep of each split, by whole users if it has user ids; 0
       keeps all. The choice does not depend on the run's seed; see `users.limited`.
+    announce: called by `tfds` before pictures are decoded, with the data set that will
+      be returned; its images have shapes, but no pixels.
     **options: the knobs of the source.
 
   Returns:
@@ -38,6 +46,8 @@ def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dat
   Raises:
     DataError: the data are missing or unusable.
   """
+  if announce and source == 'tfds':
+    options['announce'] = lambda data: announce(_limited(data, limit))
   with layouts.hint_at_other_source(source, options.get('path', '')):
     dataset = read(source, **options)
     if isinstance(dataset, assembled.Federation):
@@ -48,6 +58,10 @@ def load(source: str, *, limit: int, **options: str | int | float | bool) -> Dat
       data_flag = flag(f'data.{knob}', options[knob])
   for notice in _notices(dataset):
     print(f'{data_flag}: {notice}', file=sys.stderr)
+  return _limited(dataset, limit)
+
+
+def _limited(dataset: Dataset, limit: int) -> Dataset:
   return users.limited(dataset, limit) if limit else dataset
 
 

@@ -10,7 +10,7 @@ import pathlib
 import re
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -47,7 +47,12 @@ class _Split(NamedTuple):
 
 
 def load_tfds(
-  name: str, dir: str, client: str = '', *, prepare: bool = True
+  name: str,
+  dir: str,
+  client: str = '',
+  *,
+  prepare: bool = True,
+  announce: Callable[[Dataset], None] | None = None,
 ) -> Dataset:
   """Loads an image data set of TFDS, and prepares it first if necessary.
 
@@ -63,6 +68,8 @@ def load_tfds(
     dir: TFDS folder; '' is $TFDS_DATA_DIR, or else ~/tensorflow_datasets.
     client: the feature with the user id of an example; '': no feature.
     prepare: whether a missing set may be downloaded and prepared.
+    announce: called before pictures are decoded, with the data set that will be
+      returned; its images have shapes, but no pixels.
 
   Raises:
     DataError: the name is unknown, the set is not one of labelled uint8 images of one
@@ -75,13 +82,13 @@ def load_tfds(
   return decoded.load_or_decode(
     name,
     pathlib.Path(data_dir, re.match(r'\w*', name)[0]),  # where TFDS looks for it
-    lambda: _decode(name, data_dir, client, prepare),
+    lambda: _decode(name, data_dir, client, prepare, announce),
     client,
     importlib.metadata.version('tensorflow_datasets'),
   )
 
 
-def _decode(name, data_dir, client, prepare):
+def _decode(name, data_dir, client, prepare, announce=None):
   builder = _tfds_builder(name, data_dir, prepare)
   info = builder.info
   with one_line(f'cannot read {info.data_dir}; delete it and prepare it again'):
@@ -98,6 +105,8 @@ def _decode(name, data_dir, client, prepare):
     )
   _prepare(name, builder)
   with one_line(f'cannot read {info.data_dir}; delete it and prepare it again'):
+    if announce and not client:
+      announce(_without_pixels(builder, image_key, label_key))
     train = _read_split(builder, 'train', image_key, label_key, client)
     test = _read_split(builder, 'test', image_key, label_key, client)
   label = info.features[label_key]
@@ -268,6 +277,30 @@ def _prepare(name, builder):
     downloader.MAX_RETRIES = DOWNLOAD_RETRIES
     logging.getLogger('urllib3').setLevel(logging.ERROR)  # hides its retries
     builder.download_and_prepare(file_format='array_record')
+
+
+def _without_pixels(builder, image_key, label_key):
+  """The data set as far as it is known before decoding: labels, and images' shapes."""
+  shape = builder.info.features[image_key].shape
+  if builder.info.name in TRANSPOSED:
+    shape = (shape[1], shape[0], *shape[2:])
+  images, labels = {}, {}
+  for split in ('train', 'test'):
+    records = _records(builder, split)
+    numbers = [feature[label_key].int64_list.value[0] for feature in _features(records)]
+    labels[split] = np.array(numbers, np.int32)
+    # One zero of this shape: it takes no memory.
+    images[split] = np.broadcast_to(np.uint8(0), (len(numbers), *shape))
+  return Dataset(
+    name=builder.info.name,
+    train_images=images['train'],
+    train_labels=labels['train'],
+    test_images=images['test'],
+    test_labels=labels['test'],
+    num_classes=int(builder.info.features[label_key].num_classes),
+    mean=np.zeros(shape[-1:], np.float32),
+    std=np.ones(shape[-1:], np.float32),
+  )
 
 
 def _read_split(builder, split, image_key, label_key, client_key):

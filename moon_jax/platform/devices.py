@@ -224,6 +224,19 @@ def replicate(tree: PyTree, mesh: Mesh) -> PyTree:
   return split(tree, PartitionSpec(), mesh)
 
 
+def shapes(tree: PyTree, mesh: Mesh) -> PyTree:
+  """What `replicate` would return, as ShapeDtypeStructs; copies nothing."""
+  everywhere = NamedSharding(mesh, PartitionSpec())
+
+  def shape_of(leaf):
+    is_weak = getattr(leaf, 'weak_type', False)
+    return jax.ShapeDtypeStruct(
+      leaf.shape, leaf.dtype, sharding=everywhere, weak_type=is_weak
+    )
+
+  return jax.tree.map(shape_of, tree)
+
+
 def split(tree: PyTree, specs: PyTree, mesh: Mesh) -> PyTree:
   """Copies every leaf to the mesh, split as its PartitionSpec says.
 

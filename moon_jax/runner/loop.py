@@ -19,6 +19,7 @@ from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset, State
 from moon_jax.platform import compile_cache, devices, hosts
 from moon_jax.runner import client_records, client_store, loggers, run_directory
+from moon_jax.runner.ahead import Ahead
 from moon_jax.runner.callbacks import (
   BestKeeper,
   Callback,
@@ -54,6 +55,7 @@ def run(
   *,
   load: Callable[[DataOptions], Dataset] = load_data,
   min_steps: int = 0,
+  may_compile_ahead: bool = False,
   describe_sweep: Callable[[float], str] | None = None,
 ) -> ExitCode:
   """Runs an experiment to its end, from its newest checkpoint if it has one.
@@ -64,6 +66,8 @@ def run(
     callbacks: the user's, in addition to those that the config file registers.
     load: see `experiment.build`.
     min_steps: see `experiment.build`.
+    may_compile_ahead: whether a thread may compile while pictures are decoded. It does
+      not know settings of JAX that hold in the caller's thread only.
     describe_sweep: seconds that this run takes -> a line about the sweep that begins
       with it; None without one.
 
@@ -88,7 +92,10 @@ def run(
       callback_of(entry) for entry in (*catalog.callbacks(), *callbacks)
     ]
     with console.watching():
-      experiment, first_state = _build(config, console, load, min_steps)
+      ahead = Ahead(config, min_steps) if may_compile_ahead else None
+      experiment, first_state = _build(
+        config, console, ahead.load if ahead else load, min_steps
+      )
       digests = _input_digests(experiment, config)
       devices.connect(experiment.placement.mesh)
       opening = _open(
@@ -96,7 +103,7 @@ def run(
       )
       with hosts.by_first(opening) as opened:
         opened = opened or OpenRun(first_state)  # in all other processes
-        _train_and_finish(experiment, opened, stop or Stop(), console)
+        _train_and_finish(experiment, opened, stop or Stop(), console, ahead)
   hosts.decided_by_first(lambda: console.finished(workdir))
   return ExitCode.DONE
 
@@ -258,7 +265,11 @@ def _client_file(
 
 
 def _train_and_finish(
-  experiment: Experiment, opened: OpenRun, stop: Stop, console: Console
+  experiment: Experiment,
+  opened: OpenRun,
+  stop: Stop,
+  console: Console,
+  ahead: Ahead | None,
 ) -> None:
   """Runs the rounds that are left, and marks the run as finished."""
   num_rounds = experiment.config.num_rounds
@@ -266,7 +277,7 @@ def _train_and_finish(
   if hosts.decided_by_first(
     lambda: has_rounds_left(num_rounds, opened.records.rounds, stop_reason)
   ):
-    stop_reason = _train(experiment, opened, stop, console, stop_reason)
+    stop_reason = _train(experiment, opened, stop, console, ahead, stop_reason)
   for callback in opened.callbacks:
     callback.end()
   hosts.decided_by_first(lambda: opened.records.finish(stop_reason, num_rounds))
@@ -298,6 +309,7 @@ def _train(
   opened: OpenRun,
   stop: Stop,
   console: Console,
+  ahead: Ahead | None,
   stop_reason: str,
 ) -> str:
   """Runs the rounds that are left; with a `stop_reason`, up to the next tested one.
@@ -313,7 +325,7 @@ def _train(
     state = devices.replicate(hosts.from_first(state), experiment.placement.mesh)
   rounds = Rounds(experiment, state, opened.store)
   with devices.explaining_out_of_memory():
-    rounds.compile(console.say)
+    rounds.compile(console.say, ahead)
   with devices.explaining_out_of_memory(rounds.buffers):
     console.expect(rounds.seconds_by_few_steps())
   checkpoint_every = rounds_between_saves(experiment.config)

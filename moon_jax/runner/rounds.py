@@ -35,6 +35,7 @@ from moon_jax.data.device import TrainSplit
 from moon_jax.planning.plan import RoundPlan
 from moon_jax.platform import compile_cache, hosts
 from moon_jax.runner import client_records, evaluation
+from moon_jax.runner.ahead import Ahead
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock, timing_record
 from moon_jax.runner.measures import Measures
@@ -191,29 +192,38 @@ class Rounds:
     self._last_clock: Clock | None = None
     self._unstored: tuple[np.ndarray, PyTree] | None = None  # clients, their memories
 
-  def compile(self, print_text: Callable[..., None] = _print_nothing) -> None:
+  def compile(
+    self, print_text: Callable[..., None] = _print_nothing, ahead: Ahead | None = None
+  ) -> None:
     """Packs the first round, and compiles the programs of a round and of its tests.
 
     Args:
       print_text: called with what is compiled; see `Console.say`.
+      ahead: what may have compiled some of them already.
     """
     first_packed = self._pack(self.left.start)
     self._first_packed = futures.Future()
     self._first_packed.set_result(first_packed)
     print_text('compiling one round and one test ... ', end='')
     begin = time.perf_counter()
+    compiled_ahead, ahead_seconds = None, 0.0
+    if ahead and not self._keep_states:
+      compiled_ahead, ahead_seconds = ahead.programs_for(
+        self._experiment, self._state, first_packed.inputs
+      )
     with activity.doing('tracing the programs'):
       self._programs, self._host_test_programs = compile_cache.compiled(
         self._experiment.config.execution.compile_cache,
-        lambda: self._compiled_programs(first_packed.inputs),
+        lambda: self._compiled_programs(first_packed.inputs, compiled_ahead),
       )
     self._compile_seconds = time.perf_counter() - begin
-    print_text(f'{self._compile_seconds:.1f} s')
+    beside = f', and {ahead_seconds:.1f} s beside decoding' if ahead_seconds else ''
+    print_text(f'{self._compile_seconds:.1f} s{beside}')
 
-  def _compiled_programs(self, inputs):
+  def _compiled_programs(self, inputs, compiled_ahead):
     """The programs of a round and of its tests on the device, and of the host's."""
     experiment, state = self._experiment, self._state
-    compiled = programs.compile_programs(
+    compiled = compiled_ahead or programs.compile_programs(
       experiment, state, inputs, donate=not self._keep_states
     )
     test_clients = None

@@ -1,0 +1,156 @@
+"""Compiles the programs of a run while the main thread decodes its pictures.
+
+Programs depend on the shapes of the images and on the labels, which decide who trains
+how many steps, and on no pixel. So once a source knows them, a thread builds the
+experiment with shapes in place of pixels, and compiles. The run builds its own
+experiment from what was decoded, and takes the programs only if all shapes agree.
+"""
+
+import threading
+import time
+from typing import NamedTuple
+
+import jax
+
+from moon_jax.building import programs
+from moon_jax.building.data import DataOptions, load_data
+from moon_jax.building.experiment import Experiment, build, state_shapes
+from moon_jax.config import Config
+from moon_jax.core import activity
+from moon_jax.core.types import Dataset, PyTree
+from moon_jax.platform import compile_cache, hosts
+
+# Fewer pictures are decoded sooner than an experiment is built twice.
+MIN_PICTURES = 10_000
+
+
+class _Begun(NamedTuple):
+  """An experiment without pixels, and its programs.
+
+  Attributes:
+    experiment: it has shapes in place of arrays.
+    state: shapes of the first state.
+    inputs: inputs of round 0.
+    compiled: the programs.
+    seconds: seconds that building, tracing and compiling took.
+  """
+
+  experiment: Experiment
+  state: PyTree
+  inputs: programs.RoundInputs
+  compiled: programs.Compiled
+  seconds: float
+
+
+class Ahead:
+  """The programs of one run, compiled while `load` decodes."""
+
+  def __init__(self, config: Config, min_steps: int = 0):
+    """Compiles nothing yet.
+
+    Args:
+      config: the configuration, whose devices are claimed.
+      min_steps: see `experiment.build`.
+    """
+    self._config = config
+    self._min_steps = min_steps
+    self._thread: threading.Thread | None = None
+    self._is_cancelled = threading.Event()
+    self._begun: _Begun | None = None
+
+  def load(self, options: DataOptions) -> Dataset:
+    """`load_data`; it returns when the programs are compiled, too.
+
+    Nothing else of the run goes on beside the compiler, which changes JAX's settings
+    for as long as it uses the cache of programs.
+    """
+    try:
+      dataset = load_data(options, announce=self._begin)
+    except BaseException:
+      self._is_cancelled.set()
+      self._wait()
+      raise
+    if self._thread and self._thread.is_alive():
+      with activity.doing('compiling the round and the test'):
+        self._wait()
+    return dataset
+
+  def programs_for(
+    self, experiment: Experiment, state: PyTree, inputs: programs.RoundInputs
+  ) -> tuple[programs.Compiled | None, float]:
+    """The programs, and the seconds that they took; (None, 0.0) if none are for this.
+
+    Args:
+      experiment: the run's experiment.
+      state: the state from which the run continues.
+      inputs: inputs of any round.
+    """
+    begun = self._begun
+    if begun is None or begun.experiment.config != experiment.config:
+      return None, 0.0
+    planned, training = begun.experiment.planner.training, experiment.planner.training
+    are_planned_alike = (
+      planned.layout == training.layout and planned.work == training.work
+    )
+    arrays = _arrays(experiment, state, inputs)
+    ahead_arrays = _arrays(begun.experiment, begun.state, begun.inputs)
+    if not are_planned_alike or _described(arrays) != _described(ahead_arrays):
+      return None, 0.0
+    return begun.compiled, begun.seconds
+
+  def _begin(self, dataset: Dataset) -> None:
+    num_pictures = len(dataset.train_labels) + len(dataset.test_labels)
+    if num_pictures < MIN_PICTURES or hosts.count() > 1:
+      return
+    self._thread = threading.Thread(
+      target=self._compile, args=[dataset], name='compiling ahead'
+    )
+    self._thread.start()
+
+  def _compile(self, dataset: Dataset) -> None:
+    begin = time.perf_counter()
+    try:
+      experiment = build(
+        self._config, lambda options: dataset, self._min_steps, has_pixels=False
+      )
+      # A store of memories decides shapes of its own.
+      if (
+        self._is_cancelled.is_set() or not experiment.placement.client_memory.on_device
+      ):
+        return
+      plan = experiment.planner.plan(0).for_device()
+      inputs = programs.round_inputs(experiment, 0, plan)
+      state = state_shapes(experiment)
+      compiled = compile_cache.compiled(
+        self._config.execution.compile_cache,
+        lambda: programs.compile_programs(experiment, state, inputs),
+      )
+      self._begun = _Begun(
+        experiment=experiment,
+        state=state,
+        inputs=inputs,
+        compiled=compiled,
+        seconds=time.perf_counter() - begin,
+      )
+    except Exception:
+      # The run itself meets what is wrong, after what is wrong with the pictures.
+      return
+
+  def _wait(self):
+    if self._thread:
+      self._thread.join()
+
+
+def _arrays(experiment, state, inputs):
+  tests = experiment.tests
+  return state, inputs, experiment.data.train, tests.examples, tests.validation
+
+
+def _described(arrays):
+  """What a program knows of its arguments: their structure, shapes, types, devices."""
+  leaves, structure = jax.tree.flatten(arrays)
+  described = [
+    (leaf.shape, leaf.dtype, getattr(leaf, 'weak_type', False), leaf.sharding)
+    for leaf in leaves
+  ]
+  return structure, described

@@ -1,0 +1,109 @@
+"""The programs of a run are compiled while its pictures are decoded."""
+
+import threading
+
+import jax
+import pytest
+
+from moon_jax.building import experiment, programs
+from moon_jax.building.data import DataOptions, load_data
+from moon_jax.config import cli
+from moon_jax.core.errors import ExitCode
+from moon_jax.runner import ahead
+from tests.data.test_sources import prepare
+from tests.processes import ROOT, launched
+
+COMPILED = '/jax/core/compile/backend_compile_duration'
+MAX_PROGRAMS = 5
+
+
+def words(folder, workdir='run'):
+  return [
+    '--config=configs/cifar10_moon.py',
+    f'--config.data.dir={folder}',
+    f'--workdir={folder / workdir}',
+    '--config.model=mlp',
+    '--config.execution.compile_cache=off',
+    '--config.partition.min_size=1',
+    '--config.num_clients=3',
+    '--config.num_rounds=2',
+    '--config.local_epochs=2',
+    '--config.batch_size=8',
+    '--config.data.validation=0.1',
+  ]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+  """A small CIFAR-10 that no start has decoded, and that is not too small."""
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  monkeypatch.setattr(ahead, 'MIN_PICTURES', 1)
+  prepare(tmp_path, 'cifar10', {'train': 60, 'test': 20})
+  return tmp_path
+
+
+def test_a_first_start_compiles_beside_decoding_and_a_later_one_records_the_same(
+  folder,
+):
+  compiled = []
+
+  def count(event, seconds, **_):
+    if event == COMPILED:
+      compiled.append(threading.current_thread().name)
+
+  jax.clear_caches()
+  jax.monitoring.register_event_duration_secs_listener(count)
+  try:
+    first = launched(ROOT, words(folder))
+  finally:
+    jax.monitoring.unregister_event_duration_listener(count)
+  assert first.returncode == ExitCode.DONE, first.stderr
+  assert 's beside decoding' in first.stdout
+  assert 'compiling ahead' in compiled
+  assert len(compiled) <= MAX_PROGRAMS
+  later = launched(ROOT, words(folder, 'later'))
+  assert later.returncode == ExitCode.DONE, later.stderr
+  assert 'beside decoding' not in later.stdout
+  records = [folder / name / 'metrics.jsonl' for name in ('run', 'later')]
+  assert records[0].read_bytes() == records[1].read_bytes()
+
+
+def test_a_picture_that_cannot_be_decoded_ends_the_start_as_before(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  monkeypatch.setattr(ahead, 'MIN_PICTURES', 1)
+  sizes = {'train': 60, 'test': 20}
+  prepare(tmp_path, 'cifar10', sizes, last={'image': b'no picture'})
+  refused = launched(ROOT, words(tmp_path))
+  assert refused.returncode == ExitCode.USAGE
+  assert 'test example 19 cannot be used' in refused.stderr
+  assert 'compiling ahead' not in [thread.name for thread in threading.enumerate()]
+
+
+def test_the_programs_are_those_of_the_run_or_none(folder):
+  config = cli.parse(words(folder)).config
+  begun = ahead.Ahead(config)
+  data = begun.load(DataOptions(config))
+  built = experiment.build(config, lambda options: data)
+  state = experiment.initial_state(built)
+  inputs = programs.round_inputs(built, 1, built.planner.plan(1).for_device())
+  compiled, seconds = begun.programs_for(built, state, inputs)
+  assert compiled is begun._begun.compiled
+  assert seconds > 0
+  without_pixels = begun._begun
+  texts = [
+    lowered.as_text()
+    for lowered in (
+      *programs.lower_programs(built, state, inputs),
+      *programs.lower_programs(
+        without_pixels.experiment, without_pixels.state, without_pixels.inputs
+      ),
+    )
+  ]
+  assert texts[:2] == texts[2:]
+  longer = experiment.build(config, lambda options: data, 1000)
+  inputs = programs.round_inputs(longer, 0, longer.planner.plan(0).for_device())
+  assert begun.programs_for(longer, state, inputs) == (None, 0.0)
+  other = load_data(DataOptions(config))
+  assert (other.train_images == data.train_images).all()
