@@ -59,7 +59,7 @@ class CnnTransformer(nn.Module):
     x = pooling.max_pool(conv(x, 128, 'conv4'))
     # Drawn as [C, H, W, B] in every form, so that the form does not change a draw.
     x = jnp.swapaxes(form.arranged(x), 0, -1)
-    x = nn.Dropout(self.dropout)(x, deterministic=mask is None)
+    x = layers.Dropout(self.dropout)(x, deterministic=mask is None)
     x = form.arranged(jnp.swapaxes(x, 0, -1))
     x = conv(x, WIDTH, 'conv5')
     x = form.arranged(pooling.max_pool(conv(x, WIDTH, 'conv6')))
@@ -104,7 +104,7 @@ class EncoderLayer(nn.Module):
     """
 
     def drop(x):
-      return nn.Dropout(self.dropout)(x, deterministic=not training)
+      return layers.Dropout(self.dropout)(x, deterministic=not training)
 
     x = layers.LayerNorm(name='norm1')(x + drop(self._attention(x, drop, is_token)))
     hidden = drop(nn.relu(layers.dense(x, self.feedforward, 'linear1')))

@@ -29,6 +29,7 @@ _SOURCES = tuple(
     'batch_norm.cc',
     'convolution/depthwise.cc',
     'convolution/fused_cpu.cc',
+    'dropout.cc',
     'products.cc',
   )
 )
@@ -38,6 +39,7 @@ _FUNCTIONS = (
   'of_batch_norm',
   'depthwise',
   'of_depthwise',
+  'dropout',
   'forward',
   'of_kernel_and_bias',
   'of_images',

@@ -157,6 +157,6 @@ class MobileNetV2(nn.Module):
     x = form.arranged(x.mean(axis=(1, 2)))
     kept = x
     if is_torchvisions:
-      kept = nn.Dropout(DROPOUT)(x, deterministic=mask is None)
+      kept = layers.Dropout(DROPOUT)(x, deterministic=mask is None)
     logits = layers.dense(kept, self.num_classes, 'classifier')
     return Outputs(representation=x, logits=logits, features=x)

@@ -87,8 +87,9 @@ def _forward(x, kernel):
 
 def _backward(saved, gradient):
   x, kernel = saved
-  # The smaller of two factors is transposed: g kernel' = (kernel g')'.
-  if len(x) < len(kernel):
+  # g kernel' = (kernel g')', where the gradient and the product are transposed, or else
+  # the kernel is. The bits are the same.
+  if gradient.size + x.size < kernel.size:
     x_gradient = product(kernel, gradient, transpose_b=True).T
   else:
     x_gradient = product(gradient, kernel, transpose_b=True)
