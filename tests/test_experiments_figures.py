@@ -619,6 +619,63 @@ def sentences():
   yield f'fingerprint `{fingerprint}`'
 
 
+SETS = {
+  'watch': 'watch',
+  'audio_prompts': 'speech',
+  'randhie': 'table',
+  'sotu': 'speeches',
+}
+ON_ARRAYS = {
+  'fedavg': 'FedAvg',
+  'fedprox': 'FedProx, mu 0.01',
+  'scaffold': 'SCAFFOLD',
+  'moon': 'MOON, mu 1',
+  'centralized': 'centralized, same users',
+}
+
+
+def outside_pictures():
+  """The rows of seen and unseen users, and the sentences around them."""
+  for data, title in SETS.items():
+    for algorithm, words in ON_ARRAYS.items():
+      stem = f'arrays_{data}_{algorithm}'
+      seeds = [s for s in SEEDS if f'{stem}_seed{s}' in RUNS]
+      cells = [f'{title}, {words}']
+      for kind in ('seen', 'unseen'):
+        column = f'user_accuracy_{kind}_mean'
+
+        def mean_of_users(name, column=column):
+          return late(name, column)
+
+        of_seeds = [mean_of_users(f'{stem}_seed{s}') for s in seeds]
+        cells.append(mean_and_deviation(of_seeds) if seeds else '')
+        less = pairs(stem, f'arrays_{data}_fedavg', mean_of_users)
+        cells.append(less_fedavg(less) if algorithm != 'fedavg' and less else '')
+      cells.append(', '.join(map(str, seeds)) or 'not run')
+      yield f'| {" | ".join(cells)} |'
+  for data, title, simple in (
+    ('watch', 'watch', '(90.2)'),
+    ('audio_prompts', 'speech', '(92.2)'),
+    ('randhie', 'table', '(45.9;'),
+    ('sotu', 'speeches', '(38.6)'),
+  ):
+    yield f'{title} {late(f"arrays_{data}_centralized_all_seed0"):.1f} {simple}'
+  ends = {
+    run[1].index[-1]
+    for name, run in DIVERGED.items()
+    if name.startswith('arrays_audio_prompts_scaffold')
+  }
+  yield f'in round {min(ends)} or {max(ends)}'
+
+
+def less_fedavg(differences):
+  words = sign(np.mean(differences))
+  if len(differences) > 1:
+    low, high = interval(differences)
+    words += f' ({sign(low)} to {sign(high)})'
+  return words
+
+
 # --- the tests ------------------------------------------------------------------------
 
 
@@ -639,6 +696,7 @@ EXPECTED = {
   'skew': lambda: skew_rows(),
   'appendix': lambda: tables_of_the_appendix(),
   'rivals': lambda: rivals(PAGE),
+  'outside pictures': lambda: outside_pictures(),
   'costs': lambda: costs(PAGE),
   'sentences': lambda: sentences(),
   'not run': lambda: not_run(PAGE),
