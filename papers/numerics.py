@@ -13,7 +13,8 @@ to 32 x 32 pixels, which runs the kernels in C++. A commit with another fingerpr
 gives other results, and says so in the changelog.
 
 On a CPU with AVX-512, a C++ compiler and the recorded version of JAX, the bits must be
-equal. Elsewhere they need not be; then losses must agree within one part in a thousand.
+equal. Elsewhere they need not be; then losses must agree within one part in ten
+thousand (with the vectors of AVX2 alone they agree within 5e-9).
 """
 
 import functools
@@ -34,7 +35,7 @@ from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
 
 TABLE = pathlib.Path(__file__).parent / 'numerics.json'
 _ONE_LANE = {'num_rounds': 3, 'execution.devices': 1, 'execution.lanes': 1}
-_TOLERANCE = 1e-3  # of a loss, where the bits may differ
+_TOLERANCE = 1e-4  # of a loss, where the bits may differ
 _NUM_ENLARGED = 1_000  # digits, of 1,797
 
 

@@ -36,7 +36,7 @@ def test_a_change_of_the_last_bit_is_told_where_bits_are_equal_and_allowed_elsew
   assert 'say so in CHANGELOG.md' in numerics.difference(last_bit, kept)
   elsewhere = {'arithmetic': 'avx2, C++'}
   assert numerics.difference(last_bit._replace(**elsewhere), kept) == ''
-  wrong = changed(kept, 'digits_moon', train_loss=loss * 1.002)._replace(**elsewhere)
+  wrong = changed(kept, 'digits_moon', train_loss=loss * 1.0002)._replace(**elsewhere)
   assert re.search('digits_moon.*more than rounding', numerics.difference(wrong, kept))
 
 
