@@ -19,8 +19,8 @@ UNITS = Prototypes(jnp.eye(2), jnp.ones(2))
 
 def batch(labels, mask=None):
   mask = np.ones(len(labels)) if mask is None else mask
-  images = jnp.zeros((len(labels), 1, 1, 1))
-  return Batch(images, jnp.array(labels), jnp.array(mask, jnp.float32))
+  images = np.zeros((len(labels), 1, 1, 1), np.float32)
+  return Batch(images, np.array(labels, np.int32), np.array(mask, np.float32))
 
 
 def outputs(z, logits=None):
@@ -55,6 +55,7 @@ def test_a_class_without_a_prototype_leaves_the_sum_and_has_no_term():
   terms = prototype_loss(jnp.tile(F, (2, 1)), only_first, labels, 1.0)
   np.testing.assert_array_equal(terms, [0.0, 0.0])
 
+  @jax.jit
   @jax.grad
   def gradient(z, exists):
     return jnp.sum(prototype_loss(z, UNITS._replace(there=exists), labels, 1.0))
@@ -77,7 +78,10 @@ def test_the_cross_entropy_counts_more_from_round_to_round(rounds, weight):
   logits = jnp.array([[0.0, np.log(np.exp(0.4) - 1)]])
   received = Server({}, UNITS)
   now = Task(received, (), (), scalars, {})
-  total, parts = algorithm.loss(outputs(F, logits), {}, None, now, batch([0]))
+  loss = jax.jit(
+    lambda examples: algorithm.loss(outputs(F, logits), {}, None, now, examples)
+  )
+  total, parts = loss(batch([0]))
   np.testing.assert_allclose(parts['supervised_loss'], 0.4, rtol=1e-6)
   expected = weight * 0.4 + (1 - weight) * 0.7981388694
   np.testing.assert_allclose(total, expected, rtol=1e-6)
@@ -127,11 +131,16 @@ def test_the_term_of_fedproto_by_hand(z, distance, expected):
   with_last = outputs([*z, [7.0, 7.0]])
   mask = [1.0] * len(z) + [0.0]
   now = Task(received, (), (), {'lam': jnp.float32(2.0)}, {})
-  total, parts = algorithm.loss(with_last, {}, None, now, batch([0] * len(mask), mask))
+
+  @jax.jit
+  def loss(examples):
+    return algorithm.loss(with_last, {}, None, now, examples)
+
+  total, parts = loss(batch([0] * len(mask), mask))
   np.testing.assert_allclose(parts['prototype_loss'], expected, rtol=1e-6)
   np.testing.assert_allclose(total, np.log(2) + 2 * expected, rtol=1e-6)
   labels = [0] * len(z) + [1]
-  _, parts = algorithm.loss(with_last, {}, None, now, batch(labels))
+  _, parts = loss(batch(labels))
   mean_of_all = expected * len(z) / len(labels)
   np.testing.assert_allclose(parts['prototype_loss'], mean_of_all, rtol=1e-6)
   # The only prototype that exists is the nearest.

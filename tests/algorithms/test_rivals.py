@@ -16,15 +16,22 @@ ONE = jnp.array([0])
 
 def batch(labels, mask=None):
   labels = jnp.asarray(labels)
-  mask = jnp.ones(len(labels)) if mask is None else jnp.float32(mask)
-  return Batch(None, labels, mask)
+  mask = np.ones(len(labels)) if mask is None else mask
+  return Batch(None, labels, np.asarray(mask, np.float32))
 
 
 def loss_of(algorithm, outputs, references=None, labels=ONE, mask=None, **facts):
-  """(total, parts) of a batch, with the algorithm's numbers traced."""
-  numbers = jax.tree.map(jnp.float32, dict(algorithm.hyperparameters))
-  task = Task((), (), (), numbers, {}, **facts)
-  return algorithm.loss(outputs, references, None, task, batch(labels, mask))
+  """(total, parts) of a batch in one program, with the algorithm's numbers traced."""
+
+  @jax.jit
+  def loss(numbers, facts, outputs, references, examples):
+    task = Task((), (), (), numbers, {}, **facts)
+    return algorithm.loss(outputs, references, None, task, examples)
+
+  numbers = {
+    name: np.float32(number) for name, number in algorithm.hyperparameters.items()
+  }
+  return loss(numbers, facts, outputs, references, batch(labels, mask))
 
 
 def outputs(z=None, logits=None):
@@ -64,7 +71,9 @@ def test_fedntd_by_hand(tau, total, slope):
   def term(logits):
     return not_true_distillation(logits, TEACHER, ONE, jnp.float32(tau))[0]
 
-  np.testing.assert_allclose(jax.grad(term)(STUDENT), [[0, slope, -slope]], atol=1e-6)
+  np.testing.assert_allclose(
+    jax.jit(jax.grad(term))(STUDENT), [[0, slope, -slope]], atol=1e-6
+  )
 
 
 def test_fedntd_is_zero_for_two_classes_and_for_an_equal_teacher():
@@ -79,7 +88,10 @@ def test_fedntd_is_zero_for_two_classes_and_for_an_equal_teacher():
 
 # --- FedDecorr ------------------------------------------------------------------------
 
-FOUR = jnp.array([[1.0, 1.0], [1.0, 2.0], [3.0, 2.0], [3.0, 5.0]])
+FOUR = np.array([[1, 1], [1, 2], [3, 2], [3, 5]], np.float32)
+correlation_and_slope = jax.jit(
+  jax.value_and_grad(correlation), static_argnames='scale'
+)
 
 
 @pytest.mark.parametrize(
@@ -93,23 +105,24 @@ def test_feddecorr_by_hand(scale, expected):
   np.testing.assert_allclose(parts['correlation_loss'], expected, rtol=1e-5)
   np.testing.assert_allclose(total, np.log(2) + 0.5 * expected, rtol=1e-5)
   # Filler has no part in mean, variance or count.
-  padded = jnp.concatenate([FOUR, jnp.array([[70.0, -9.0], [np.nan, 0.0]])])
-  mask = jnp.array([1.0, 1.0, 1.0, 1.0, 0.0, 0.0])
-  np.testing.assert_allclose(correlation(padded, mask, scale), expected, rtol=1e-5)
+  padded = np.float32([*FOUR, [70.0, -9.0], [np.nan, 0.0]])
+  mask = np.float32([1, 1, 1, 1, 0, 0])
+  value, _ = correlation_and_slope(padded, mask, scale)
+  np.testing.assert_allclose(value, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize('scale', ['equation', 'code'])
 @pytest.mark.parametrize('count', [0.0, 1.0])
 def test_feddecorr_of_one_example_is_0_with_gradient_0(scale, count):
-  mask = jnp.array([count, 0.0])
-  value, slope = jax.value_and_grad(correlation)(FOUR[1:3], mask, scale)
+  mask = np.array([count, 0.0], np.float32)
+  value, slope = correlation_and_slope(FOUR[1:3], mask, scale)
   assert value == 0
   np.testing.assert_array_equal(slope, 0)
 
 
 def test_feddecorr_takes_dimensions_that_do_not_vary():
-  with_constant = jnp.concatenate([FOUR, jnp.full((4, 1), 7.0)], axis=1)
-  value, slope = jax.value_and_grad(correlation)(with_constant, jnp.ones(4), 'code')
+  with_constant = np.insert(FOUR, 2, 7.0, axis=1)
+  value, slope = correlation_and_slope(with_constant, np.ones(4, np.float32), 'code')
   # One of three pairs correlates fully: the mean is 1/3.
   np.testing.assert_allclose(value, 1 / 3, rtol=1e-5)
   assert np.isfinite(slope).all()
@@ -131,11 +144,11 @@ def test_the_l2_term_by_hand(squared, value, slope):
     return loss_of(l2, outputs(z), references, labels, mask)[0]
 
   ours, theirs = jnp.array([[3.0, 4.0]]), [[0.0, 0.0]]
-  loss, gradient = jax.value_and_grad(total)(ours, theirs)
+  loss, gradient = jax.jit(jax.value_and_grad(total))(ours, theirs)
   np.testing.assert_allclose(loss, np.log(2) + 2 * value, rtol=1e-6)
   np.testing.assert_allclose(gradient, 2 * np.array([slope]), rtol=1e-6)
   # In the first step of a round both models are equal: 0 / 0 must not give a NaN.
-  assert jax.grad(total)(ours, ours).tolist() == [[0.0, 0.0]]
+  assert jax.jit(jax.grad(total))(ours, ours).tolist() == [[0.0, 0.0]]
   # The term is a mean over the real examples.
   with_filler = total(jnp.array([[3.0, 4.0], [100.0, 0.0]]), theirs * 2, mask=[1, 0])
   np.testing.assert_allclose(with_filler, loss, rtol=1e-6)
@@ -161,7 +174,7 @@ def lc_losses(logits, counts, **options):
 
   logits = jnp.float32(logits)
   losses = [float(loss(logits, label)) for label in (0, 1)]
-  return losses, jax.grad(loss)(logits, 0)
+  return losses, jax.jit(jax.grad(loss))(logits, 0)
 
 
 @pytest.mark.parametrize(

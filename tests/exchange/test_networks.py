@@ -24,6 +24,8 @@ MEAN, STD = (0.4, 0.5, 0.45), (0.3, 0.2, 0.25)
 # 16x24 images: height and width differ. Large networks take seconds to compile.
 SHAPE = (16, 24, 3)
 LARGE = ('resnet50', 'mobilenet_v2')
+# Words of knobs that other networks have, too, with the same step in the file.
+SEEN_IN_OTHERS = ('resnet18-norm=group', 'resnet18-head=none')
 SMALLER = {'cnn_transformer': {'layers': 2, 'feedforward': 128}}
 
 
@@ -41,8 +43,13 @@ def variants():
       for word in entry.bound.words if entry.bound else ():
         if word != entry.default:
           changed = options | {knob: word}
+          variant = f'{name}-{knob}={word}'
+          is_slow = name in LARGE or variant in SEEN_IN_OTHERS
           yield pytest.param(
-            name, tuple(changed.items()), id=f'{name}-{knob}={word}', marks=marks
+            name,
+            tuple(changed.items()),
+            id=variant,
+            marks=[pytest.mark.slow] if is_slow else [],
           )
 
 

@@ -4,6 +4,8 @@ The networks are written again in PyTorch, with torchvision's names, from the pa
 torchvision's documentation.
 """
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -62,8 +64,9 @@ def resnet_shapes(blocks, *, bottleneck):
   return shapes, inputs
 
 
+@functools.cache
 def state_of(model, num_classes=NUM_CLASSES):
-  """A state dict of torchvision's network with pseudo-random numbers."""
+  """A state dict of torchvision's network with pseudo-random numbers; not to change."""
   if model == 'mobilenet_v2':
     shapes, width, last = mobilenet_shapes(), 1280, 'classifier.1'
   else:
