@@ -1,8 +1,7 @@
 """Dropout for a CPU, in one pass forward and one back.
 
 dropout.cc has the arithmetic. XLA's draws go through memory many times; these stay in
-registers, and are the same, bit by bit: neither the compiler nor the number of lanes
-changes a model.
+registers, and are the same, bit by bit, whatever the number of lanes.
 """
 
 import functools
