@@ -34,12 +34,76 @@ from tests.refusals import refused
 
 pytestmark = pytest.mark.usefixtures('quick_runs', 'own_parts')
 
+
+def leaf(folder, federation):
+  """JSON, which has whole numbers and others, and no dtypes."""
+  for split, users in federation.items():
+    (folder / split).mkdir()
+    user_data = {
+      name: {'x': x.tolist(), 'y': y.tolist()} for name, (x, y) in users.items()
+    }
+    content = {'users': list(users), 'user_data': user_data}
+    (folder / split / 'all.json').write_text(json.dumps(content))
+  return {'data.source': 'leaf', 'data.path': str(folder)}
+
+
+def pfllib(folder, federation):
+  """PFLlib's files with plain arrays."""
+  for split, users in federation.items():
+    (folder / split).mkdir()
+    for number, (x, y) in enumerate(users.values()):
+      federations.save_arrays(folder / split / f'{number}.npz', {'x': x, 'y': y})
+  return {'data.source': 'pfllib', 'data.path': str(folder)}
+
+
+def hub(folder, federation):
+  """Columns of arrays of Hugging Face, without users."""
+  datasets = federations.datasets
+  splits = {}
+  for split, users in federation.items():
+    x, y = map(np.concatenate, zip(*users.values(), strict=True))
+    dtype = 'float32' if x.dtype == np.float16 else x.dtype.name
+    kinds = {
+      2: lambda dtype: datasets.Sequence(datasets.Value(dtype)),
+      3: lambda dtype, shape=x.shape[1:]: datasets.Array2D(shape, dtype),
+      4: lambda dtype, shape=x.shape[1:]: datasets.Array3D(shape, dtype),
+      5: lambda dtype, shape=x.shape[1:]: datasets.Array4D(shape, dtype),
+    }
+    features = {'x': kinds[x.ndim](dtype), 'label': datasets.Value('int64')}
+    columns = {'x': list(x.astype(dtype)), 'label': y}
+    splits[split] = datasets.Dataset.from_dict(columns, datasets.Features(features))
+  datasets.disable_progress_bars()
+  datasets.DatasetDict(splits).save_to_disk(str(folder / 'saved'))
+  knobs = {'data.source': 'huggingface', 'data.client': ''}
+  return knobs | {'data.path': str(folder / 'saved')}
+
+
+def table(folder, federation):
+  """Parquet files, whose columns are numbers."""
+  pandas = pytest.importorskip('pandas', reason='pandas is missing')
+  for split, users in federation.items():
+    x, y = map(np.concatenate, zip(*users.values(), strict=True))
+    frame = pandas.DataFrame({f'c{i}': column for i, column in enumerate(x.T)})
+    frame.assign(label=y).to_parquet(folder / f'{split}.parquet')
+  return {'data.source': 'table', 'data.path': str(folder), 'data.client': ''}
+
+
+# Layout -> the dtypes in which it gives whole numbers and others, if not their own.
+READ_AS = {
+  'leaf': ('int64', 'float64'),
+  'hub': ('int64', 'float32'),
+  'table': ('float64', 'float64'),
+}
 LAYOUTS = {
   'npz': npz,
   'registered': registered,
   'folder': federations.files,
   'hdf5': lambda folder, data: federations.hdf5(folder, data, plain),
   'sqlite': lambda folder, data: federations.sqlite(folder, data, plain),
+  'leaf': leaf,
+  'pfllib': pfllib,
+  'hub': hub,
+  'table': table,
 }
 # Shape of an example -> the axes that are evident, None if several are possible, and
 # the axes that may be declared. Integers [5] are never evident.
@@ -100,12 +164,19 @@ def canonical(images, expected):
   return images.transpose([0, *order])
 
 
-def is_accepted(images, train_images, expected, declared_range, last_word):
+def ends_of(layout, train_images, declared_range):
+  """The numbers of black and white."""
+  if declared_range:
+    return range_of(declared_range)
+  if train_images.dtype.kind != 'f':
+    return (0, 255)
+  return (-1, 1) if layout == 'pfllib' else (0, 1)
+
+
+def is_accepted(layout, images, train_images, expected, declared_range, last_word):
   """Whether an array may stand beside the training examples."""
   if expected.content == 'levels':
-    ends = (0, 1) if train_images.dtype.kind == 'f' else (0, 255)
-    if declared_range:
-      ends = range_of(declared_range)
+    ends = ends_of(layout, train_images, declared_range)
     return is_right(images, train_images, declared_range, ends)
   if expected.content == 'words':
     is_integer = images.dtype.kind != 'f'
@@ -138,8 +209,14 @@ def check_draw(seed, folder):
   layout = list(LAYOUTS)[seed % len(LAYOUTS)]
   shapes = [*SHAPES, (5,), (5,), (5,)]
   shape = shapes[rng.integers(len(shapes))]
+  if layout == 'table':
+    shape = (5,)
   _, possible_axes = SHAPES[shape]
-  axes = rng.choice(['', '', *possible_axes, 'TC']).item()
+  if layout == 'table':
+    possible_axes = ('D',)
+  axes = rng.choice(
+    ['', '', *possible_axes, possible_axes[0] if layout == 'table' else 'TC']
+  ).item()
   normalize = rng.choice(
     ['auto', 'auto', 'auto', 'none', 'per_channel', 'per_feature']
   ).item()
@@ -152,7 +229,9 @@ def check_draw(seed, folder):
       dtype = rng.choice(DTYPES)
     if rng.random() < 0.1:
       ends = RANGES[rng.integers(len(RANGES))]
-    return drawn_images(rng, dtype, ends, shape)
+    drawn = drawn_images(rng, dtype, ends, shape)
+    whole, others = READ_AS.get(layout, (drawn.dtype, drawn.dtype))
+    return drawn.astype(others if drawn.dtype.kind == 'f' else whole)
 
   a, b, test, to_predict = images(), images(), images(), images()
   federation = {
@@ -160,7 +239,7 @@ def check_draw(seed, folder):
     'test': {'a': (test, LABELS)},
   }
   parts, train = [a, b, test], [a, b]
-  if layout == 'registered':
+  if layout in ('registered', 'hub', 'table'):
     train = [np.concatenate(train)]
     parts = [*train, test]
   if layout == 'npz':
@@ -180,7 +259,8 @@ def check_draw(seed, folder):
   if declared_range:
     low, last_word = range_of(declared_range)
   if not all(
-    is_accepted(part, parts[0], expected, declared_range, last_word) for part in parts
+    is_accepted(layout, part, parts[0], expected, declared_range, last_word)
+    for part in parts
   ) or (is_words and declared_range and low != 0):
     with refused(DataError, r'data\.range|on one scale|words are integers|from 0'):
       load(knobs)
@@ -195,8 +275,7 @@ def check_draw(seed, folder):
   network_shape = data.test_images.shape[1:]
   assert data.test_images.shape == test_numbers.shape
   if expected.content == 'levels':
-    ends = (0, 1) if parts[0].dtype.kind == 'f' else (0, 255)
-    low, high = range_of(declared_range) if declared_range else ends
+    low, high = ends_of(layout, parts[0], declared_range)
     exact = (test_numbers.astype(float) - low) * 255 / (high - low)
     assert abs(data.test_images - exact).max() <= 1
   else:
@@ -216,7 +295,7 @@ def check_draw(seed, folder):
       return inference.as_batch(images, network_shape, data.scale, form)
     return inference.as_numbers(images, network_shape, form)
 
-  if is_accepted(to_predict, parts[0], expected, declared_range, last_word):
+  if is_accepted(layout, to_predict, parts[0], expected, declared_range, last_word):
     numbers = canonical(to_predict, expected)
     if expected.content == 'levels':
       exact = (numbers.astype(float) - low) * 255 / (high - low)
@@ -236,7 +315,7 @@ def search(seeds, tmp_path_factory):
 
 
 def test_no_number_and_no_axis_changes_in_silence(tmp_path_factory):
-  counts = search(range(50), tmp_path_factory)
+  counts = search(range(72), tmp_path_factory)
   assert min(counts.values()) > 0
   assert len(counts) >= 4
 
