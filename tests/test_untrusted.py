@@ -366,7 +366,7 @@ def test_no_program_waits_for_what_is_no_file(tmp_path, reader, ending):
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize('ending', ['', '.npz', '.png', '.csv', '.parquet'])
+@pytest.mark.parametrize('ending', ['', '.npz', '.png'])
 def test_predict_waits_for_nothing_that_is_no_file(
   two_rounds, tmp_path, capsys, ending
 ):

@@ -1,6 +1,7 @@
 """Tables of pandas: columns become numbers, users and labels, or are refused."""
 
 import csv
+import os
 import shutil
 from types import MappingProxyType
 
@@ -17,6 +18,8 @@ from moon_jax.predict.command import main as predict
 from tests.data.federations import load
 from tests.refusals import refused
 from tests.run_directories import edit_json
+from tests.test_untrusted import no_files
+from tests.watching import within
 
 pandas = pytest.importorskip('pandas', reason='pandas is missing')
 
@@ -175,17 +178,16 @@ def test_a_table_of_a_stranger_is_refused(change, knobs, words, tmp_path):
 
 def test_a_table_that_the_memory_cannot_hold_is_refused(tmp_path, monkeypatch):
   """A file of holes; equal numbers, which take no space in a file; many categories."""
-  with open(tmp_path / 'holes.csv', 'wb') as file:
-    file.truncate(2**43)
-  with refused(DataError, 'Its content takes 8,192 GiB, and the machine has'):
-    load(knobs_of(tmp_path / 'holes.csv'))
   frame = frame_of(2000).assign(age=1.0)
   path = write(frame, tmp_path / 'equal.parquet')
   # Less than 2000 rows of 4 features and a label of 8 bytes each, more than the file.
   monkeypatch.setattr(memory, 'total_bytes', lambda: 75_000)
   assert path.stat().st_size < memory.total_bytes()
-  with refused(DataError, 'Its content takes'):
-    load(knobs_of(path))
+  (tmp_path / 'holes.csv').touch()
+  os.truncate(tmp_path / 'holes.csv', 75_001)
+  for larger in (path, tmp_path / 'holes.csv'):
+    with refused(DataError, 'Its content takes'):
+      load(knobs_of(larger))
   path = write(frame_of(500), tmp_path / 'words.csv')
   many = frame_of(500).assign(job=[f'w{row}' for row in range(500)])
   assert write(many, tmp_path / 'many.csv').stat().st_size < memory.total_bytes()
@@ -305,6 +307,18 @@ def test_a_table_that_the_model_does_not_know_is_refused(
   (line,) = capsys.readouterr().err.splitlines()
   assert f'--input={str(path)!r}' in line
   assert words in line
+
+
+@pytest.mark.parametrize('ending', ['.csv', '.parquet'])
+def test_predict_waits_for_no_table_that_is_no_file(run, ending, tmp_path, capsys):
+  for path in no_files(tmp_path):
+    table = path.with_name(f'{path.name}{ending}')
+    table.symlink_to(path)
+    with within(10):
+      code = predict([f'--workdir={run}', f'--input={table}'])
+    assert code == ExitCode.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith('--input=')
 
 
 @pytest.mark.parametrize(
