@@ -9,6 +9,7 @@
 
 import json
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -104,6 +105,7 @@ def write_pdf(page: pathlib.Path, path: pathlib.Path) -> None:
   if browser is None:
     raise UsageError(f'{path} needs Chromium: install it, and run the command again.')
   answer = page.read_text().partition(_END_OF_ANSWER)[0]
+  answer = re.sub(r'(?<!!)\[([^]]*)\]\([^)]*\)', r'\1', answer)  # no links on paper
   html = publish_string(
     answer,
     parser=Parser(),
