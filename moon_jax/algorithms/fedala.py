@@ -68,8 +68,9 @@ def fedala(
   which renews the blend; G and O stay. This takes one epoch, but in the client's second
   round, the first with an O, it goes on until the losses of the last batch of 10 epochs
   deviate by less than the threshold (at least 11 epochs), for at most `start_epochs`.
-  In its first round a client starts from G. The whole model is sent. Statistics of
-  batch normalisation are those of G. eta = 0 is FedAvg.
+  In its first round a client starts from G; if that round is left out because it was
+  not finite, the plan does not know, and this first learning has one epoch. The whole
+  model is sent. Statistics of batch normalisation are those of G. eta = 0 is FedAvg.
 
   Args:
     layers: names of the upper layers, separated by commas; '' is the output layer.
