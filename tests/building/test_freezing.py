@@ -102,6 +102,19 @@ def test_frozen_layers_keep_their_bits(algorithm, tmp_path):
   assert {path[1] for path in frozen} == {'encoder'}
 
 
+def test_frozen_layers_in_lanes_of_several_clients(tmp_path):
+  """The five clients of a round are trained side by side, or some after others."""
+  changes = {'algorithm': 'moon', 'frozen_layers': 'body', 'participation': 0.5}
+  apart = trained(tmp_path / 'apart', changes | {'execution.lanes': 5})
+  in_turn = trained(tmp_path / 'in_turn', changes | {'execution.lanes': 2})
+  after, expected = (
+    weights.flat(moon_jax.load(run.workdir).variables) for run in (in_turn, apart)
+  )
+  check_only_moved(after, first_weights(), frozen={'encoder'})
+  for name, array in after.items():
+    np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5)
+
+
 def test_frozen_batch_normalisation_computes_as_in_tests():
   network = models.make(
     'moon_cnn', image_shape=(16, 16, 1), num_classes=3, norm='batch', head='none'

@@ -28,6 +28,7 @@ from tests.report.reports import Collected
 from tests.run_directories import edit_lines, write_run
 
 NATURAL = '--config.partition.name=natural'
+METRICS_FLAG = '--config.metrics=macro_f1,ece'
 # Algorithm -> the columns of clients that a run of it records, with natural clients.
 COLUMNS = {
   'fedavg': ('user_accuracy',),
@@ -67,6 +68,50 @@ def write_clients(path, columns, names, rng, num_rounds):
   with ClientFile(path, listed, tested_rounds=[]) as file:
     for number, numbers in enumerate(numbers_by_round, 1):
       file.add(number, numbers)
+
+
+def write_metrics(path, rng):
+  """Writes metrics of tests, and a time of its own for each round."""
+
+  def add_metrics(line):
+    line['test_macro_f1'], line['personal_ece_mean'] = rng.random(2).tolist()
+    line['bytes_up'] = int(rng.integers(1, 10**6))
+
+  def add_times(line):
+    line['train_seconds'], line['idle_seconds'] = rng.random(2).tolist()
+
+  edit_lines(path / 'metrics.jsonl', add_metrics)
+  edit_lines(path / 'timings.jsonl', add_times)
+
+
+def check_best(row, lines_of_runs):
+  """The best accuracy is that of the first round with the highest one."""
+  bests = [max(line['test_accuracy'] for line in lines) for lines in lines_of_runs]
+  check_estimate(row, 'best_accuracy', bests)
+
+
+def check_target(report, title, lines_of_runs, times_of_runs):
+  """Rounds, MB and seconds to 50 %, of the runs that reach it."""
+  rounds, megabytes, seconds = [], [], []
+  for lines, times in zip(lines_of_runs, times_of_runs, strict=True):
+    reached = [line['round'] for line in lines if line['test_accuracy'] >= 0.5]
+    if reached:
+      number = reached[0]
+      rounds.append(number)
+      up_to = [line for line in lines if line['round'] <= number]
+      megabytes.append(
+        sum(line['bytes_up'] + line['bytes_down'] for line in up_to) / 1e6
+      )
+      phases = ('train_seconds', 'evaluate_seconds', 'idle_seconds')
+      seconds.append(
+        sum(sum(line[phase] for phase in phases) for line in times[:number])
+      )
+  (row,) = (row for row in report.table('target').rows if row['series'] == title)
+  assert row['reached'] == f'{len(rounds)} of {len(lines_of_runs)}'
+  if rounds:
+    check_estimate(row, 'rounds_to_target', rounds)
+    check_estimate(row, 'megabytes_to_target', megabytes)
+    check_estimate(row, 'seconds_to_target', seconds)
 
 
 def last_of_each(path, column):
@@ -157,10 +202,12 @@ def test_the_report_equals_the_records(
       for run_seed in range(num_seeds):
         path = pathlib.Path(folder, f'{algorithm}-{run_seed}')
         accuracies, flag = rng.random(num_rounds), f'--config.algorithm={algorithm}'
-        write_run(path, accuracies.tolist(), NATURAL, flag, seed=run_seed)
+        flags = (NATURAL, METRICS_FLAG, flag)
+        write_run(path, accuracies.tolist(), *flags, seed=run_seed)
         write_clients(path, COLUMNS[algorithm], names, rng, num_rounds)
+        write_metrics(path, rng)
         paths.setdefault(algorithm, []).append(path)
-    report = Collected(folder)
+    report = Collected(folder, ['--target=0.5'])
     last_lines = {
       algorithm: [read_lines(path / 'metrics.jsonl')[-1] for path in of_algorithm]
       for algorithm, of_algorithm in paths.items()
@@ -173,6 +220,17 @@ def test_the_report_equals_the_records(
       column = 'user' if algorithm == 'fedavg' else 'personal'
       numbers = [line[f'{column}_accuracy_mean'] for line in lines]
       check_estimate(row, 'client_accuracy_mean', numbers)
+      all_lines = [read_lines(path / 'metrics.jsonl') for path in paths[algorithm]]
+      all_times = [read_lines(path / 'timings.jsonl') for path in paths[algorithm]]
+      check_best(row, all_lines)
+      check_target(report, titles[algorithm], all_lines, all_times)
+      (row,) = (
+        row
+        for row in report.table('metrics').rows
+        if row['series'] == titles[algorithm]
+      )
+      for column in ('test_macro_f1', 'personal_ece_mean'):
+        check_estimate(row, column, [line[column] for line in lines])
 
     models = [(row['series'], row['model']) for row in report.table('clients').rows]
     assert models == [
@@ -215,8 +273,12 @@ def test_the_report_equals_the_records(
     if 'fedper' in algorithms:
       (row,) = report.table('own_models').rows
       lines = last_lines['fedper']
-      lowest = [line['test_accuracy_worst'] for line in lines]
-      check_estimate(row, 'lowest_model', lowest)
+      for key, column in (
+        ('mean_accuracy', 'test_accuracy'),
+        ('std_over_models', 'test_accuracy_std'),
+        ('lowest_model', 'test_accuracy_worst'),
+      ):
+        check_estimate(row, key, [line[column] for line in lines])
 
 
 # --- a few runs -----------------------------------------------------------------------

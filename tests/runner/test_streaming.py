@@ -67,6 +67,7 @@ def check_same(first, second):
       {'algorithm': 'solo', 'execution.client_store': 'disk'},
       {'augmentation.name': 'crop_flip'},
       {'algorithm': 'fedlc'},
+      {'frozen_layers': 'body'},
       {'algorithm': 'ditto', 'fine_tune_epochs': 1},
       {'algorithm': 'fedala', 'execution.client_store': 'disk'},
       {'algorithm': 'per_fedavg', 'fine_tune_epochs': 1},
