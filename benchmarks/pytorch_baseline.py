@@ -251,7 +251,7 @@ class Trainer:
 
   def step_seconds(self, seconds=0.7):
     """Median time of a step on the largest batch, measured for some seconds."""
-    largest = max(itertools.chain(*self.workload.batches), key=len)
+    largest = max(itertools.chain.from_iterable(self.workload.batches), key=len)
     # On one core what other programs take counts for no form, as in the timed rounds.
     is_one_core = torch.get_num_threads() == 1 and self.workload.device.type == 'cpu'
     clock = time.process_time if is_one_core else time.perf_counter

@@ -170,7 +170,7 @@ def _decode(folder, layout, reading):
         f'not; {_remedy_for_untrained(label, class_names)}.'
       )
   with one_line(f'{data_flag}: an image cannot be read'):
-    every_picture = itertools.chain(*splits)
+    every_picture = itertools.chain.from_iterable(splits)
     mode = common_mode(files.contents(picture.path) for picture in every_picture)
   num_bytes = sum(map(len, splits)) * folder.side**2
   memory.require_room('data.image_size', folder.side, num_bytes, 'the images')
@@ -306,7 +306,7 @@ def _require_shared_classes(data_flag, splits):
   The outer folders are the classes then, as in CLASS/PATIENT/*, or groups of classes.
   """
   domains_by_label = {}
-  for picture in itertools.chain(*splits):
+  for picture in itertools.chain.from_iterable(splits):
     if picture.domain:
       domains_by_label.setdefault(picture.label, set()).add(picture.domain)
   domains = sorted(set().union(*domains_by_label.values()))

@@ -5,6 +5,7 @@ the tests and predictions alike. Hugging Face's package `tokenizers` divides the
 """
 
 import collections
+import itertools
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -207,7 +208,8 @@ def _package(owner: str) -> Any:
 def _vocabulary(tokenizers, texts, options) -> tuple[str, ...]:
   """The words of the training texts, UNKNOWN first; equal texts give equal words."""
   if options.tokenizer == CHARACTERS:
-    return UNKNOWN, *sorted(set().union(*texts))
+    characters = set(itertools.chain.from_iterable(texts))
+    return UNKNOWN, *sorted(characters)
   tokenizer = _tokenizer(tokenizers, options.tokenizer, (UNKNOWN,))
   counts = collections.Counter()
   for text in texts:

@@ -301,7 +301,7 @@ def _window_conv(graph, network, step, x):
   """See `Description.window_conv`."""
   size, dims = step.options['size'], step.options['dims']
   kernel = network.array(step.layer, 'kernel')
-  kernel = kernel.reshape(*[size] * dims, -1, kernel.shape[1])
+  kernel = kernel.reshape([size] * dims + [-1, kernel.shape[1]])
   return graph.node(
     'Conv',
     x,

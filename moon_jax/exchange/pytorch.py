@@ -161,7 +161,8 @@ def _window_conv(network: Description, step: Step) -> _Layer:
   kernel, bias = (network.array(step.layer, name) for name in ('kernel', 'bias'))
   size, dims = step.options['size'], step.options['dims']
   outputs = kernel.shape[1]
-  weight = np.moveaxis(kernel.reshape(*[size] * dims, -1, outputs), (-1, -2), (0, 1))
+  window = kernel.reshape([size] * dims + [-1, outputs])
+  weight = np.moveaxis(window, (-1, -2), (0, 1))
   words = f'{weight.shape[1]}, {outputs}, {size}, padding={size // 2}'
   return _Layer(f'nn.Conv{dims}d({words})', {'weight': weight, 'bias': bias})
 

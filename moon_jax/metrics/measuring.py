@@ -120,7 +120,8 @@ def _numbers_of_registered(part: catalog.Part, tests: ClassifiedTests) -> np.nda
   labels = np.split(tests.examples.labels, ends)
   logits = np.split(tests.examples.logits, ends)
   numbers = [
-    _number(part, Classified(*of_test)) for of_test in zip(labels, logits, strict=True)
+    _number(part, Classified(test_labels, test_logits))
+    for test_labels, test_logits in zip(labels, logits, strict=True)
   ]
   return np.array(numbers)
 

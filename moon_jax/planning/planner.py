@@ -200,7 +200,9 @@ class TrainingPlanner:
     real_steps = self.steps_of_round(round_index, clients, interrupted, in_second_round)
     num_steps = self.layout.whole_segments(real_steps)
     queues = pack(num_steps, self.layout.num_lanes)
-    slots_here = sorted(itertools.chain(*(queues[i] for i in self.process_lanes)))
+    slots_here = sorted(
+      itertools.chain.from_iterable(queues[i] for i in self.process_lanes)
+    )
     batches = self.batches(
       round_index, clients, interrupted, slots_here, in_second_round
     )

@@ -61,7 +61,8 @@ def hub(folder, federation):
   datasets = federations.datasets
   splits = {}
   for split, users in federation.items():
-    x, y = map(np.concatenate, zip(*users.values(), strict=True))
+    x = np.concatenate([x for x, _ in users.values()])
+    y = np.concatenate([y for _, y in users.values()])
     dtype = 'float32' if x.dtype == np.float16 else x.dtype.name
     kinds = {
       2: lambda dtype: datasets.Sequence(datasets.Value(dtype)),
@@ -82,7 +83,8 @@ def table(folder, federation):
   """Parquet files, whose columns are numbers."""
   pandas = pytest.importorskip('pandas', reason='pandas is missing')
   for split, users in federation.items():
-    x, y = map(np.concatenate, zip(*users.values(), strict=True))
+    x = np.concatenate([x for x, _ in users.values()])
+    y = np.concatenate([y for _, y in users.values()])
     frame = pandas.DataFrame({f'c{i}': column for i, column in enumerate(x.T)})
     frame.assign(label=y).to_parquet(folder / f'{split}.parquet')
   return {'data.source': 'table', 'data.path': str(folder), 'data.client': ''}

@@ -158,7 +158,7 @@ def of_structures(frame):
       'the column job=clerk is called as a category of a column of',
     ),
     (
-      lambda frame: frame.assign(**{'job': 'cle=rk', 'job=cle': 'a'}),
+      lambda frame: frame.assign(job='cle=rk').rename(columns={'age': 'job=cle'}),
       {'categories': 'job,job=cle'},
       'the column job=cle is called as a category',
     ),

@@ -84,4 +84,5 @@ def test_dropout_in_words_does_not_depend_on_the_lanes():
     plans = world.planner(num_lanes)
     state, _ = world.run('fedavg', 1, model='words_transformer', plans=plans)[-1]
     states.append(state.server.variables['params'])
-  assert world.largest_difference(*states) < 1e-6
+  in_one_lane, in_three_lanes = states
+  assert world.largest_difference(in_one_lane, in_three_lanes) < 1e-6

@@ -171,7 +171,8 @@ def test_models_of_clients_are_tested_a_few_at_a_time(tmp_path, monkeypatch):
   of_models = []
   for client in range(6):
     model = moon_jax.load(run.workdir, client=client)
-    of_models.append(measured_by(model, *model.test_data()))
+    images, labels = model.test_data()
+    of_models.append(measured_by(model, images, labels))
   for name in NAMES.split(','):
     mean = np.mean([numbers[name] for numbers in of_models])
     assert run.metrics[-1][f'test_{name}'] == pytest.approx(mean, rel=1e-5)

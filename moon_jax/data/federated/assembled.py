@@ -253,7 +253,7 @@ def with_words(federation: Federation, options: texts.TextOptions) -> Federation
       for users, split_numbers in zip(splits, numbers, strict=True)
     ]
   train, test, *validation = splits
-  for user in itertools.chain(*splits):
+  for user in itertools.chain.from_iterable(splits):
     if fault := split_fault(Split('texts', user.images, 'labels', user.labels)):
       raise DataError(f'{user.owner}: {fault}.')
   federation = federation._replace(
