@@ -183,17 +183,29 @@ def make_training_setup(
     client_facts=client_facts,
   )
   if backend != 'cpu':
+
+    def training_memory_of(batch_size):
+      step_size = batch_size * work.batches_per_step
+      return gpu.training_memory(network, algorithm, device_images.shape[1:], step_size)
+
+    def free_bytes_with(on_device):
+      return gpu.free_bytes(
+        device_images,
+        memory._replace(on_device=on_device),
+        num_clients=options.num_clients,
+        cohort_size=cohort_size,
+      )
+
+    gpu.require_room_for_one_lane(
+      training_memory_of, work.batch_size, free_bytes_with, memory
+    )
     layout = gpu.choose_layout(
       layout,
       may_change_lanes=options.lanes == 'auto',
       planner_with=planner_with,
       params=network.shapes['params'],
-      training_memory=gpu.training_memory(
-        network, algorithm, device_images.shape[1:], work.step_size
-      ),
-      free_bytes=gpu.free_bytes(
-        device_images, memory, num_clients=options.num_clients, cohort_size=cohort_size
-      ),
+      training_memory=training_memory_of(work.batch_size),
+      free_bytes=free_bytes_with(memory.on_device),
     )
   mesh = devices.mesh(layout.num_devices)
   process_lanes = devices.lanes_of_process(mesh, layout.num_lanes)

@@ -16,6 +16,8 @@ import numpy as np
 
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.core import tree
+from moon_jax.core.errors import UsageError
+from moon_jax.core.flags import flag
 from moon_jax.core.types import PyTree, Server
 from moon_jax.models import Network
 from moon_jax.planning.lanes import LaneLayout
@@ -46,6 +48,10 @@ _MAX_SEGMENT_STEPS = 256
 # A step that takes gradients at other models keeps at most so many models more, beside
 # the first gradient: Per-FedAvg's HF has three further gradients, and a model.
 _MODELS_OF_MORE_GRADIENTS = 4
+# A program with one lane of a large network takes at least this share of `lane_bytes`:
+# that of `resnet18` takes 0.76 with JAX 0.10.2, and more with 0.12.
+_LEAST_SHARE = 0.7
+_MOST_SHARE = 1.3  # likewise, at most
 _JUDGED_ROUNDS = range(4)  # a layout of the lanes is judged by the cohorts of these
 
 
@@ -65,7 +71,11 @@ class TrainingMemory(NamedTuple):
   batch_size: int
 
   def of_lanes(self, num_lanes: int) -> float:
-    """Bytes that lanes of a device take; compiled programs take 0.4 to 0.9 of it."""
+    """Bytes that lanes of a device take.
+
+    Programs that were compiled for an H200 take 0.4 to 0.9 of it with JAX 0.10.2; with
+    JAX 0.12.0.1, one lane of `resnet18` takes 1.27 times as much.
+    """
     images_of_step = num_lanes * self.batch_size
     images_ahead = min(
       images_of_step * MAX_STEPS_TOGETHER, max(images_of_step, MAX_IMAGES_TOGETHER)
@@ -153,6 +163,60 @@ def free_bytes(
   num_held = 2 * cohort_size
   num_held += num_clients if client_memory.on_device else 2 * cohort_size
   return free - images.nbytes - num_held * client_memory.bytes_per_client
+
+
+def require_room_for_one_lane(
+  training_memory_of: Callable[[int], TrainingMemory],
+  batch_size: int,
+  free_bytes_with: Callable[[bool], float],
+  client_memory: ClientMemory,
+) -> None:
+  """Refuses a run whose training cannot fit into a device even with one lane.
+
+  Args:
+    training_memory_of: B -> the memory that training takes with this batch size.
+    batch_size: B that is asked for.
+    free_bytes_with: whether all clients' memories are on the device -> bytes that are
+      free for training.
+    client_memory: size and place of the clients' memories.
+
+  Raises:
+    UsageError: it cannot fit; the message says what would fit, by the estimate.
+  """
+  needed = training_memory_of(batch_size).lane_bytes
+  free = free_bytes_with(client_memory.on_device)
+  if _LEAST_SHARE * needed <= free:
+    return
+
+  def largest_fitting_batch(free):
+    sizes = [batch_size >> shift for shift in range(batch_size.bit_length())]
+    fitting = (size for size in sizes if safely_needed(size) <= free)
+    return next(fitting, None)
+
+  def safely_needed(size):
+    memory = training_memory_of(size)
+    return max(memory.of_lanes(1), _MOST_SHARE * memory.lane_bytes)
+
+  # Memories on disk are offered only where they may be there.
+  may_be_on_disk = client_memory.on_device and client_memory.bytes_per_client > 0
+  may_be_on_disk = may_be_on_disk and hosts.count() == 1
+  remedies = []
+  if size := largest_fitting_batch(free):
+    remedies.append(flag('batch_size', size))
+  if may_be_on_disk and (size := largest_fitting_batch(free_bytes_with(False))):
+    on_disk = flag('execution.client_store', 'disk')
+    remedies.append(
+      on_disk if size == batch_size else f'{on_disk} {flag("batch_size", size)}'
+    )
+  advice = f'this would fit: {" or ".join(remedies)}'
+  if not remedies:
+    advice = 'no batch size would fit: take a smaller network, or a larger device'
+  gibibyte = 2**30
+  raise UsageError(
+    f'Training one client at a time needs some {needed / gibibyte:.1f} GiB of the '
+    f'device, and {max(free, 0) / gibibyte:.1f} GiB are free beside the data and the '
+    f"clients' memories; {advice}."
+  )
 
 
 def choose_layout(

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 import types
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 
 from moon_jax import catalog, config, models
 from moon_jax.core import tree
+from moon_jax.core.errors import UsageError
 from moon_jax.planning.lanes import LaneLayout
 from moon_jax.platform import gpu
 from moon_jax.platform.client_memory import ClientMemory
@@ -170,6 +172,43 @@ def test_lanes_are_bounded_by_memory_and_one_is_always_there():
   assert chosen(lanes, free=0).num_lanes == 1
   assert chosen(lanes, num_devices=2, free=1).num_lanes == 2
   assert chosen(lanes, lanes=5, free=0).num_lanes == 5
+
+
+def require_room(batch_size, free, free_on_disk=0.0, *, on_device=True):
+  """The small network with MOON, if so many bytes are free."""
+  free_bytes = {True: free if on_device else free_on_disk, False: free_on_disk}
+  gpu.require_room_for_one_lane(
+    lambda size: gpu.training_memory(
+      world.network(), world.make('moon'), (8, 8, 1), size
+    ),
+    batch_size,
+    free_bytes.get,
+    ClientMemory(on_device, bytes_per_client=1),
+  )
+
+
+def test_what_cannot_fit_is_refused_and_the_advice_fits(monkeypatch):
+  # As for a large network, no images are looked up ahead.
+  monkeypatch.setattr(gpu, 'SLOW_NUM_PARAMETERS', 1)
+  needed = {
+    size: gpu.training_memory(world.network(), world.make('moon'), (8, 8, 1), size)
+    for size in (4096, 1)
+  }
+  enough, too_little = needed[4096].lane_bytes, 0.6 * needed[4096].lane_bytes
+  require_room(4096, enough)
+  with pytest.raises(
+    UsageError, match=r'at a time needs some .* GiB are free'
+  ) as error:
+    require_room(4096, too_little)
+  (size,) = map(int, re.findall(r'batch_size=(\d+)', str(error.value)))
+  assert 1 <= size < 4096
+  require_room(size, too_little)
+  everything = 1.3 * needed[4096].lane_bytes
+  with pytest.raises(UsageError, match=r"client_store='disk'\.$"):
+    require_room(4096, -1.0, everything)
+  require_room(4096, -1.0, everything, on_device=False)
+  with pytest.raises(UsageError, match='no batch size would fit'):
+    require_room(4096, 0.9 * needed[1].lane_bytes / 2)
 
 
 @pytest.mark.parametrize(('tier', 'num_memories'), [('device', 4 + 6), ('disk', 6 + 6)])
