@@ -24,6 +24,8 @@ from moon_jax.core.paths import expand
 from moon_jax.models import cpu_kernels
 
 AUTO, OFF = 'auto', 'off'
+# The folder, below that of the programs, of what XLA measured on a GPU; JAX's name.
+_MEASURED = 'xla_gpu_per_fusion_autotune_cache_dir'
 _SETTINGS = {
   'jax_compilation_cache_max_size': 2**28,
   'jax_persistent_cache_min_compile_time_secs': 0.0,
@@ -149,7 +151,7 @@ def _why_unusable(programs_folder: pathlib.Path) -> str:
 def _empty(folder: pathlib.Path) -> None:
   """Removes all entries that can be removed; the lock of another process stays."""
   with contextlib.suppress(OSError):  # the folder cannot be listed
-    for entry in folder.glob('[!.]*'):
+    for entry in [*folder.glob('[!.]*'), *folder.glob(f'{_MEASURED}/*')]:
       with contextlib.suppress(OSError):
         entry.unlink()
 
@@ -158,6 +160,9 @@ def _empty(folder: pathlib.Path) -> None:
 def _enabled(folder: pathlib.Path) -> Iterator[None]:
   """Inside, JAX uses the folder."""
   settings = _SETTINGS | {'jax_compilation_cache_dir': str(folder)}
+  if jax.default_backend() != 'cpu':
+    # XLA also keeps what it measured for each product, which other programs have too.
+    settings['jax_persistent_cache_enable_xla_caches'] = _MEASURED
   settings_before = {name: getattr(jax.config, name) for name in settings}
   _set(settings)
   try:

@@ -344,3 +344,28 @@ def test_processes_of_a_sweep_compile_the_same_program_one_after_another(
   in_turn = ['begin', 'end', 'begin', 'end']
   assert (kinds == in_turn) == is_in_turn
   assert list((tmp_path / 'compiling').iterdir()) == []
+
+
+@pytest.mark.parametrize(
+  ('backend', 'kept'),
+  [('cpu', 'none'), ('gpu', 'xla_gpu_per_fusion_autotune_cache_dir')],
+)
+def test_what_xla_measures_is_kept_on_gpus_and_removed_with_the_entries(
+  tmp_path, monkeypatch, backend, kept
+):
+  monkeypatch.setattr(jax, 'default_backend', lambda: backend)
+  chosen = []
+
+  def compile_programs():
+    chosen.append(jax.config.jax_persistent_cache_enable_xla_caches)
+    if len(chosen) == 1:
+      raise ValueError('of the cache')
+
+  measured = tmp_path / 'programs/xla_gpu_per_fusion_autotune_cache_dir/product.txt'
+  measured.parent.mkdir(parents=True, mode=0o700)
+  measured.touch()
+  for folder in (tmp_path, tmp_path / 'programs'):
+    folder.chmod(0o700)
+  compile_cache.compiled(str(tmp_path), compile_programs)
+  assert chosen[0] == kept
+  assert not measured.exists()
