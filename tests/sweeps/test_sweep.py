@@ -332,7 +332,9 @@ def test_a_request_to_stop_in_the_last_round_of_a_run_begins_no_other(
   process = sweep(tmp_path, [*TINY, '--over', 'seed=0,1', '--out=.'], stop=stop)
   assert process.returncode == ExitCode.INTERRUPTED
   assert 'To go on: python -m moon_jax.sweep' in process.stderr
-  assert (tmp_path / 'seed=0/summary.json').exists()
+  # The round is saved; the same command draws its pictures and ends it.
+  assert (tmp_path / 'seed=0/checkpoints/2').exists()
+  assert not (tmp_path / 'seed=0/summary.json').exists()
   assert not (tmp_path / 'seed=1').exists()
 
 
