@@ -68,7 +68,7 @@ class ConfusionKeeper(Callback):
       plots.confusion_matrix(
         picture,
         arrays[name],
-        f'{self._run.workdir.name}, round {arrays["round"]}\n{whose}',
+        f'{self._run.workdir.name}, round {arrays["round"]}: {whose}',
         self._run.experiment.data.class_names,
       )
       for logger in self._loggers:
