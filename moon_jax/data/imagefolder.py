@@ -135,7 +135,7 @@ def load_imagefolder(
     lambda: _decode(folder, layout, reading),
     draw,
     image_size,
-    *(reading if reading != Reading() else ()),
+    tuple(reading),
   )
   if dataset.form.dtype == 'uint16':
     print(
