@@ -46,7 +46,7 @@ def partition_table(end: int, kept_runs: KeptRuns) -> list[str]:
 
 
 def ablation_table(end: int, kept_runs: KeptRuns) -> list[str]:
-  """Endpoints of seed 0 with one change each, and in brackets those less FedAvg's."""
+  """Endpoints of seed 0 with one change each, and in brackets those minus FedAvg's."""
   rows = []
   for change, choice in _CHANGES.items():
     ends = [

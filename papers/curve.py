@@ -234,7 +234,7 @@ def mean_table(curves: Mapping[str, Curve]) -> list[str]:
       for name in COLUMNS
     ]
     rows.append([TITLES[algorithm], *cells])
-  return table(['less FedAvg', *COLUMNS], rows)
+  return table(['minus FedAvg', *COLUMNS], rows)
 
 
 def _mean_cell(judgement: Judgement | None) -> str:

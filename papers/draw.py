@@ -155,7 +155,7 @@ def forest(path: pathlib.Path, panels: Sequence[Differences], digest: str) -> No
     ax.axvline(0, color='black', linewidth=0.8)
     for height, name in enumerate(reversed(names)):
       _draw_row(ax, panel, name, height, limits)
-    ax.set(title=panel.title, xlim=limits, xlabel='less FedAvg, points')
+    ax.set(title=panel.title, xlim=limits, xlabel='minus FedAvg, points')
     ax.title.set_color(style.color)
     ax.grid(axis='x', color='#DDDDDD', linewidth=0.6)
     ax.set_axisbelow(True)

@@ -240,7 +240,7 @@ class Evidence:
     return _text(tables.personal(self.rows(file, variants)))
 
   def unseen(self, file: str, variants: str) -> str:
-    """Accuracies of users who train and of users who do not, and those less FedAvg."""
+    """Accuracies of users who train and of users who do not, and those minus FedAvg."""
     return _text(tables.unseen(self.rows(file, variants)))
 
   def attack_table(self) -> str:
