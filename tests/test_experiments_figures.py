@@ -165,7 +165,9 @@ def claims():
   ):
     numbers = pairs(f'moonflower_{variant}', f'moonflower_{variant}_fedavg', late)
     paper = f'MOONFlower, table {table}: {reported:+.2f}'
-    yield judged(f'MOON - FedAvg, {setting}, learning rate 0.001', paper, reported, numbers)
+    yield judged(
+      f'MOON - FedAvg, {setting}, learning rate 0.001', paper, reported, numbers
+    )
   fashion = 'dco_moon_fashion_mnist_'
   numbers = pairs(f'{fashion}dco_moon', f'{fashion}fedavg', late)
   paper = 'DCO-MOON, table 2: +5.6'
@@ -546,7 +548,7 @@ def sentences():
   half_width = interval(at_100['beta 0.5'])[1] - means['beta 0.5']
   yield f'is known to +- {half_width:.1f} points'
   yield f'by seed (n = 3) it is {stats.ttest_1samp(by_seed, 0).pvalue:.2f} (post hoc)'
-  yield f'(post hoc: F(4, 10) = {groups.statistic:.1f}, p = {groups.pvalue:.3f}, with pairs'
+  yield f'(post hoc: F(4, 10) = {groups.statistic:.1f}, p = {groups.pvalue:.3f}, with'
   counts = class_counts()
   stems = [f'moon_cvpr21_fedavg_seed{seed}' for seed in SEEDS]
   yield (
