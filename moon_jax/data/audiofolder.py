@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.core import files
+from moon_jax.core import files, memory
 from moon_jax.core.errors import KnobError, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
@@ -34,6 +34,7 @@ WINDOW_SECONDS, HOP_SECONDS = 0.025, 0.010
 # Added to the energy of a band before the logarithm: that of a sample is at most 1.
 SILENCE = 1e-6
 _MOST_RATE = 1_000_000  # samples in a second
+_UNKNOWN_BYTES = 0x7FFF0000  # and more stand for an unknown length
 
 
 class Clip(NamedTuple):
@@ -54,7 +55,7 @@ class Sound(NamedTuple):
   """A WAV file.
 
   Attributes:
-    samples: [M] float64 in [-1, 1].
+    samples: [M] in [-1, 1], float32 if this holds them exactly, otherwise float64.
     rate: samples in a second.
   """
 
@@ -121,6 +122,13 @@ def load_audiofolder(
       f'{data_flag}: {num_samples / first.rate:g} seconds are no window of '
       f'{WINDOW_SECONDS} seconds; {flag("data.seconds", 1.0)} makes files longer.'
     )
+  num_sounds = sum(map(len, sounds.values()))
+  memory.require_room(
+    'data.seconds',
+    seconds,
+    num_sounds * num_frames * mel_bands * np.dtype(np.float32).itemsize,
+    f'{num_sounds} spectrograms of {num_frames} windows and {mel_bands} bands',
+  )
   every_length = [len(s.samples) for split in sounds.values() for s in split]
   num_cut = sum(length > num_samples for length in every_length)
   num_filled = sum(length < num_samples for length in every_length)
@@ -232,13 +240,15 @@ def read_sound(content: bytes, stereo: str) -> Sound:
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # of chunks with a title or a date
     rate, samples = wavfile.read(io.BytesIO(content))
+  _require_all_bytes(content)
   if not 0 < rate <= _MOST_RATE:
     raise ValueError(f'its sample rate is {rate} Hz')
+  is_small = samples.dtype.itemsize <= 2 or samples.dtype == np.float32
   if samples.dtype == np.uint8:
     samples = (samples.astype(np.float64) - 128) / 128
   elif samples.dtype.kind == 'i':
     samples = samples / -float(np.iinfo(samples.dtype).min)
-  samples = samples.astype(np.float64)
+  samples = samples.astype(np.float32 if is_small else np.float64)
   if samples.ndim == 2:
     samples = _of_channels(samples, stereo)
   if not samples.size:
@@ -246,6 +256,15 @@ def read_sound(content: bytes, stereo: str) -> Sound:
   if not np.isfinite(samples).all():
     raise ValueError('some of its samples are NaN or infinite')
   return Sound(samples, int(rate))
+
+
+def _require_all_bytes(content):
+  """Raises ValueError if a file is shorter than its header says, as a torn copy is."""
+  order = 'big' if content[:4] == b'RIFX' else 'little'
+  declared = int.from_bytes(content[4:8], order) + 8
+  # A program that writes into a pipe does not know the length. Some count the header.
+  if len(content) + 8 < declared < _UNKNOWN_BYTES:
+    raise ValueError(f'it has {len(content)} of {declared} bytes')
 
 
 def _of_channels(samples, stereo):
@@ -257,7 +276,7 @@ def _of_channels(samples, stereo):
     choices = ' or '.join(flag('data.stereo', word) for word in ('mean', 'left'))
     raise ValueError(f'it has {num_channels} channels; {choices} takes one')
   if stereo == 'mean':
-    return samples.mean(1)
+    return samples.mean(1, dtype=np.float64)
   return samples[:, ('left', 'right').index(stereo)]
 
 

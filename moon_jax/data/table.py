@@ -118,7 +118,7 @@ def load_table(
     raise KnobError('data.axes', axes, "must be D or '' for a table.")
   if has_texts and categories:
     raise KnobError('data.categories', categories, 'is for tables without texts.')
-  train, test = _frames(data_flag, expand(path), test_fraction)
+  train, test = _frames(data_flag, expand(path), test_fraction, has_texts=has_texts)
   label = assembled.label_name(data_flag, label, train.columns)
   if has_texts:
     text_columns = _text_columns(data_flag, train, text, label, client)
@@ -242,9 +242,7 @@ def read_texts(
   Raises:
     DataError: the file cannot be read, has no rows, or lacks the texts.
   """
-  frame = _read(owner, path)
-  if not len(frame):
-    raise DataError(f'{owner} has no rows.')
+  frame = _read(owner, path, has_texts=True)
   text = assembled.text_name(owner, text, frame.columns)
   label_names = [label] if label else assembled.LABEL_NAMES
   labels_there = [name for name in label_names if name in frame.columns]
@@ -321,7 +319,7 @@ def _columns_of_features(
 
 
 def _frames(
-  data_flag: str, path: pathlib.Path, test_fraction: float
+  data_flag: str, path: pathlib.Path, test_fraction: float, *, has_texts: bool
 ) -> tuple[Any, Any | None]:
   """The training rows and the test rows; None for these if they are to be drawn."""
   if not os.path.isdir(path):
@@ -330,7 +328,7 @@ def _frames(
         f'{data_flag} is one table: {flag("data.test_fraction", 0.2)} draws a fifth of '
         'it for the test; or name a folder with train.csv and test.csv.'
       )
-    return _read(data_flag, path), None
+    return _read(data_flag, path, has_texts=has_texts), None
   if test_fraction:
     raise DataError(
       f'{data_flag} is divided already: drop {flag("data.test_fraction")}.'
@@ -343,13 +341,15 @@ def _frames(
       raise DataError(
         f'{data_flag} must have one of {split}.csv and {split}.parquet, or be a file.'
       )
-    frames.append(_read(data_flag, paths[0]))
+    frames.append(_read(data_flag, paths[0], has_texts=has_texts))
   train, test = frames
   return train, test
 
 
-def _read(data_flag: str, path: pathlib.Path) -> Any:
+def _read(data_flag: str, path: pathlib.Path, *, has_texts: bool = False) -> Any:
   """The pandas DataFrame of a file: rows of numbers and texts, in columns with names.
+
+  Missing is what is empty; in a CSV file without texts also NA, null and the like.
 
   Raises:
     DataError: the file is no such table, or the memory cannot hold it.
@@ -362,7 +362,8 @@ def _read(data_flag: str, path: pathlib.Path) -> Any:
   with one_line(f'{owner} cannot be read'), files.opened(path) as file:
     if path.suffix == '.csv':
       memory.require_file_fits(path, os.fstat(file.fileno()).st_size)
-      frame = pandas.read_csv(file)
+      # 'None' and 'N/A' are texts like others.
+      frame = pandas.read_csv(file, keep_default_na=not has_texts, na_values=[''])
     else:
       frame = _parquet_frame(pandas, path, file)
   names = [name if isinstance(name, str) else str(name) for name in frame.columns]

@@ -7,7 +7,7 @@ import pytest
 from scipy.io import wavfile
 
 import moon_jax
-from moon_jax.core.errors import ExitCode
+from moon_jax.core.errors import ExitCode, KnobError
 from moon_jax.data import audiofolder, layouts
 from moon_jax.data.errors import DataError
 from moon_jax.predict.command import main as predict
@@ -132,6 +132,7 @@ def test_a_divided_folder_without_speakers(tmp_path):
     (lambda p: write(p, tone(300), rate=8000), "'ann/low/00.wav' has 8000 .* 4000"),
     (lambda p: write(p, np.stack([tone(300)] * 2, 1)), "2 channels; .*stereo='mean'"),
     (lambda p: p.write_bytes(b'RIFF'), "'ann/low/00.wav' cannot be used"),
+    (lambda p: p.write_bytes(p.read_bytes()[:500]), 'it has 500 of 844 bytes'),
     (lambda p: write(p, np.full(400, np.nan), dtype=np.float32), 'NaN'),
   ],
 )
@@ -145,6 +146,20 @@ def test_a_file_that_deviates_is_named(spoil, words, tmp_path):
     words = words.replace('ann/low/00', 'bob/high/01')
   with refused(DataError, words):
     load(knobs)
+
+
+def test_a_file_that_came_out_of_a_pipe_does_not_know_its_length(tmp_path):
+  write(tmp_path / 'a.wav', tone(300))
+  content = bytearray((tmp_path / 'a.wav').read_bytes())
+  samples = audiofolder.read_sound(bytes(content), 'refused').samples
+  content[4:8] = content[40:44] = b'\xff\xff\xff\xff'
+  read = audiofolder.read_sound(bytes(content), 'refused').samples
+  np.testing.assert_array_equal(read, samples)
+
+
+def test_sounds_that_the_memory_cannot_hold_are_refused(tmp_path):
+  with refused(KnobError, 'data.seconds=1000000000.0 needs .* GiB for 24 spectrograms'):
+    load(folder_of(tmp_path), seconds=1e9)
 
 
 def test_two_channels_are_taken_as_the_knob_says(tmp_path):

@@ -4,11 +4,13 @@ import csv
 import json
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import pytest
 
 import moon_jax
+from moon_jax.core import memory
 from moon_jax.core.errors import ExitCode, KnobError, UsageError
 from moon_jax.data import texts
 from moon_jax.data.errors import DataError
@@ -146,6 +148,67 @@ def test_a_column_of_texts_is_read_with_and_without_users(tmp_path):
   np.testing.assert_array_equal(data.train_images, with_users.train_images)
   np.testing.assert_array_equal(data.train_labels, with_users.train_labels)
   assert with_users.clients.tolist() == ['ann', 'bob']
+
+
+def test_a_long_text_does_not_take_its_space_in_every_row(tmp_path):
+  training = datasets.Dataset.from_dict(
+    {'text': ['a' * 100_000, *'ab' * 1000], 'label': [0, *[0, 1] * 1000]}
+  )
+  knobs = hub(tmp_path / 'it', train=training, test=training)
+  load(knobs, tokenizer='characters')  # imports
+  tracemalloc.start()
+  load(knobs, tokenizer='characters')
+  _, peak = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  assert peak < 500e6  # [2001] of 100,000 letters of 4 bytes are 800 MB
+
+
+def test_a_row_without_a_text_and_a_split_without_rows_are_named(tmp_path):
+  empty = datasets.Dataset.from_dict({'text': ['a', None], 'label': [0, 1]})
+  knobs = hub(tmp_path / 'gap', train=empty, test=empty)
+  with refused(DataError, 'row 1 of train cannot be used: .*it has no text'):
+    load(knobs, tokenizer='characters')
+  users = {'u': (['ab', 'ba'], ['a', 'b'])}
+  knobs = write_leaf(tmp_path / 'nobody', {'train': users, 'test': {}})
+  with refused(DataError, 'has no user with test examples'):
+    load(knobs)
+  for number, wrong in enumerate((None, 'ab')):
+    users_by_split = {'train': {'u': (wrong, ['a', 'b'])}, 'test': users}
+    with refused(DataError, "client 'u' has no list of texts"):
+      load(write_leaf(tmp_path / str(number), users_by_split))
+
+
+def test_equal_texts_in_parquet_files_are_compared_with_the_memory(
+  tmp_path, monkeypatch
+):
+  split = datasets.Dataset.from_dict({'text': ['good'] * 30_000, 'label': [0] * 30_000})
+  for name in ('train', 'test'):
+    split.to_parquet(tmp_path / f'{name}.parquet')
+  knobs = {
+    'data.source': 'huggingface',
+    'data.path': str(tmp_path),
+    'data.client': '',
+  }
+  assert (tmp_path / 'train.parquet').stat().st_size < 100_000
+  monkeypatch.setattr(memory, 'total_bytes', lambda: 100_000)
+  with refused(DataError, 'Its content takes'):
+    load(knobs, tokenizer='characters')
+
+
+def test_words_for_nothing_are_texts_of_a_csv_file(tmp_path):
+  texts_of_rows = ['None', 'N/A', 'good', 'nan'] * 3
+  frame = pandas.DataFrame({'text': texts_of_rows, 'label': ['NA', 'no'] * 6})
+  frame.to_csv(tmp_path / 'it.csv', index=False)
+  knobs = {
+    'data.source': 'table',
+    'data.path': str(tmp_path / 'it.csv'),
+    'data.client': '',
+  }
+  data = load(knobs, tokenizer='characters', test_fraction=0.25)
+  assert data.class_names == ('NA', 'no')
+  assert set('None/Agoda') < set(data.words)
+  with refused(DataError, 'hold no numbers|missing entries'):
+    load(knobs, test_fraction=0.25)
 
 
 def test_words_are_those_of_the_package(tmp_path):

@@ -217,10 +217,12 @@ def with_words(federation: Federation, options: texts.TextOptions) -> Federation
     DataError: the texts or the labels cannot be used.
   """
   data_flag = federation.data_flag
-  splits = [list(federation.train), list(federation.test), list(federation.validation)]
-  splits = [users for users in splits if users]
-  if len(splits) < 2:
-    return federation  # `joined` says that there is nobody
+  train, test = list(federation.train), list(federation.test)
+  if not (train and test):
+    # `joined` says that there is nobody.
+    return federation._replace(train=train, test=test)
+  validation = list(federation.validation)
+  splits = [train, test, validation] if validation else [train, test]
   encoded = texts.encode(data_flag, [_joined_texts(users) for users in splits], options)
   splits = [
     [

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from moon_jax.core import files, paths
+from moon_jax.core import files, memory, paths
 from moon_jax.core.errors import KnobError, did_you_mean, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
@@ -26,6 +26,8 @@ from moon_jax.data.pictures import DEEP, common_mode, decode_picture, reading_of
 from moon_jax.data.split_names import TEST, TRAIN, VALIDATION
 
 _SPLIT_STATE = 'state.json'  # in the folder of each split, by save_to_disk
+# Of a value in memory, by its type in a Parquet file (an INT32 may be int8); others 4.
+_LEAST_BYTES = {'BOOLEAN': 1 / 8, 'INT32': 1, 'FIXED_LEN_BYTE_ARRAY': 1}
 _REQUIREMENT = 'by save_to_disk, or one of parquet files, with splits train and test'
 
 
@@ -494,9 +496,24 @@ def _of_parquet(datasets, split, parquet_paths):
   tables = []
   for path in parquet_paths:
     with files.opened(path) as file:
+      memory.require_file_fits(path, _least_bytes(parquet.read_metadata(file)))
+      file.seek(0)
       tables.append(parquet.read_table(file))
   table = datasets.table.InMemoryTable(pyarrow.concat_tables(tables))
   return datasets.Dataset(table)
+
+
+def _least_bytes(metadata):
+  """A lower bound of what a Parquet file takes in memory, by its footer.
+
+  A column of equal numbers takes no space in the file.
+  """
+  num_bytes = 0
+  for group in range(metadata.num_row_groups):
+    for column in range(metadata.num_columns):
+      chunk = metadata.row_group(group).column(column)
+      num_bytes += chunk.num_values * _LEAST_BYTES.get(chunk.physical_type, 4)
+  return int(num_bytes)
 
 
 def _parquet_splits(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
@@ -725,6 +742,7 @@ def _read(data_flag, split_name, split, client, columns):
   if missing := set(names) - set(split.features):
     raise _missing_column(data_flag, min(missing), split)
   is_encoded = _is_encoded(split.features.get(columns.image))
+  are_texts = not columns.features and _is_text(split.features[columns.image])
   if is_encoded:
     split = _undecoded(split, columns.image)
   for name in names:
@@ -734,7 +752,8 @@ def _read(data_flag, split_name, split, client, columns):
   users = _user_rows(data_flag, split, client)
   split = split.select_columns([*columns.of_examples, label])
   if not is_encoded:
-    split = split.with_format('numpy')
+    # NumPy would give each text the space of the longest one.
+    split = split.with_format(None if are_texts else 'numpy')
   starts = [0, *users.ends]
   for name, start, end in zip(users.names, starts, users.ends, strict=False):
     with one_line(f'{data_flag}: the examples of {name!r} cannot be read'):
@@ -746,6 +765,8 @@ def _read(data_flag, split_name, split, client, columns):
           labels[i] = _one_label(labels[i], columns.num_classes)
           if is_encoded:
             images[i] = _decoded(images[i], columns)
+          if are_texts and images[i] is None:
+            raise ValueError('it has no text')
     yield name, images, labels
 
 
@@ -755,8 +776,6 @@ def _examples_of(examples, columns):
     return np.stack(
       [np.asarray(examples[name], np.float64) for name in columns.features], axis=1
     )
-  if texts.is_text(examples[columns.image]):
-    return [str(text) for text in examples[columns.image]]
   return list(examples[columns.image])
 
 

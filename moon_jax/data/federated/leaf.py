@@ -76,6 +76,11 @@ def _read_arrays(data_flag, folder, split, *, has_pictures):
 def _read_texts(data_flag, folder, split):
   """The users of a split, whose examples are texts or tweets."""
   for name, x, y in _read(data_flag, folder, split):
+    if not isinstance(x, list):
+      raise DataError(
+        f'{data_flag}: client {printable(name)!r} has no list of texts, but a '
+        f'{type(x).__name__}.'
+      )
     user_texts = [_text_of(example) for example in x]
     yield assembled.make_text_user(data_flag, name, user_texts, y)
 
