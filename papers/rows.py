@@ -1,4 +1,7 @@
-"""The rows of a table: a paper's variant, its reported accuracy, and its runs."""
+"""What a row of a table is made from: a paper's variant and this project's runs of it.
+
+A `Row` computes the numbers; `papers.tables` and `papers.claims` write them down.
+"""
 
 import functools
 import re

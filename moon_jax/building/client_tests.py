@@ -1,4 +1,7 @@
-"""Tests each client alone, on examples of its own: the programs and their inputs."""
+"""Tests each client alone, on examples of its own: the programs and their inputs.
+
+Which examples these are is decided in `data.client_tests`.
+"""
 
 from collections.abc import Callable
 

@@ -1,4 +1,7 @@
-"""The examples that test one client: some of its own, or the user's test examples."""
+"""The examples that test one client: some of its own, or the user's test examples.
+
+The programs that test clients on them are in `building.client_tests`.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple

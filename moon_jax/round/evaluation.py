@@ -1,4 +1,8 @@
-"""Tests models: exactly, on a test set of any size. Pure."""
+"""Tests models: exactly, on a test set of any size. Pure.
+
+It counts; `runner.round_records.test_record` divides. Which models are tested, and when
+the host takes part, is in `runner.evaluation`.
+"""
 
 import math
 from collections.abc import Callable

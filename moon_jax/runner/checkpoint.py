@@ -2,9 +2,10 @@
 
 A checkpoint is a folder whose name is a number of completed rounds. It holds the state,
 as `default`, and the manifest. It is written under another name and renamed when it is
-whole, so a crash never leaves half a checkpoint, or one that cannot be verified. With a
-client store the state is the server's, and an index says where the clients' memories
-are in the file that all checkpoints share.
+whole, so a crash never leaves half a checkpoint, or one that cannot be verified. It is
+written, read and verified by `saved_state` (`saved_state.find_damage`). With a client
+store the state is the server's, and an index says where the clients' memories are in
+the file that all checkpoints share.
 
 `best-12` is such a folder too: the state of the best round so far, if it is kept. It is
 written with the next checkpoint, before it. For each checkpoint that stays, the best

@@ -29,7 +29,7 @@ from moon_jax.platform import hosts
 from moon_jax.runner import run_directory
 from moon_jax.runner.callbacks import Callback, Run
 from moon_jax.runner.clock import time_spent
-from moon_jax.runner.metrics import TARGET, Record, terms
+from moon_jax.runner.round_records import TARGET, Record, terms
 from moon_jax.runner.rounds import Round, is_due
 
 SILENT_SECONDS = 30.0  # in a file; then a line says what the run is doing

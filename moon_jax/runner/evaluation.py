@@ -1,7 +1,8 @@
 """Tests the global model or the clients' own models, where a test needs the host.
 
 It does so for models in the client store, and for tests of each client on examples of
-its own. A few clients are tested at a time.
+its own. A few clients are tested at a time. The compiled tests are those of
+`round.evaluation`; the records of the results are made by `runner.round_records`.
 """
 
 import functools

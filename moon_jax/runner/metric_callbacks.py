@@ -9,7 +9,7 @@ from moon_jax import catalog
 from moon_jax.core import files
 from moon_jax.runner.callbacks import Callback, Logger, Run, rounds_between_saves
 from moon_jax.runner.layout import CONFUSION, CONFUSION_KINDS
-from moon_jax.runner.metrics import UNDEFINED, Record
+from moon_jax.runner.round_records import UNDEFINED, Record
 from moon_jax.runner.rounds import Round, is_due
 
 # Array of CONFUSION -> its picture, and whose models it is of.

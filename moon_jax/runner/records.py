@@ -12,7 +12,7 @@ import pathlib
 
 from moon_jax.core import files
 from moon_jax.core.errors import NoCheckpointError
-from moon_jax.runner.metrics import Record, SummaryOptions, summarise
+from moon_jax.runner.round_records import Record, SummaryOptions, summarise
 from moon_jax.runner.run_directory import METRICS, SUMMARY, TIMINGS, stop_entries
 
 

@@ -39,7 +39,7 @@ from moon_jax.runner.ahead import Ahead
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock, timing_record
 from moon_jax.runner.measures import Measures
-from moon_jax.runner.metrics import Record, metrics_record
+from moon_jax.runner.round_records import Record, metrics_record
 
 _MAX_REASON_LETTERS = 1000
 

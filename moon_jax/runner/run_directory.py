@@ -26,7 +26,7 @@ from moon_jax.core.types import Form
 from moon_jax.runner import layout, provenance
 from moon_jax.runner import lease as lease_lib
 from moon_jax.runner.layout import CONFIG, METRICS, PARTITION, SUMMARY, TIMINGS
-from moon_jax.runner.metrics import Record
+from moon_jax.runner.round_records import Record
 
 LOCK = '.lock'
 # A run writes these in place; it replaces all its other files.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from moon_jax.round.traffic import Traffic
-from moon_jax.runner import metrics as metrics_lib
+from moon_jax.runner import round_records
 from tests import world
 from tests.round.test_round import TOLERANCE, reference_run
 
@@ -35,7 +35,7 @@ def test_traffic_on_a_ring_of_four(clients, transfers):
   plan = dataclasses.replace(plan, cohort=cohort, mixing=mixing)
   assert plan.num_transfers() == transfers
   _, metrics = world.run('fedavg', 1)[0]
-  record = metrics_lib.round_record(1, plan, metrics, traffic=Traffic(100, 40))
+  record = round_records.round_record(1, plan, metrics, traffic=Traffic(100, 40))
   assert (record['bytes_down'], record['bytes_up']) == (100 * transfers, 40 * transfers)
   with_server = dataclasses.replace(plan, mixing=None)
   assert with_server.num_transfers() == len(clients)

@@ -21,7 +21,7 @@ from moon_jax.report import (
   runs,
   sections,
 )
-from moon_jax.runner import metrics
+from moon_jax.runner import round_records
 from moon_jax.runner.client_file import ClientFile, Columns
 from tests.processes import read_lines
 from tests.report.reports import Collected
@@ -61,7 +61,7 @@ def write_clients(path, columns, names, rng, num_rounds):
         line['test_accuracy_std'] = accuracy.std()
         line['test_accuracy_worst'] = accuracy.min()
       else:
-        line.update(metrics.over_clients(accuracy * sizes, sizes, column))
+        line.update(round_records.over_clients(accuracy * sizes, sizes, column))
 
   edit_lines(path / 'metrics.jsonl', add)
   listed = Columns(names=names, training_examples=7.0 * sizes, test_examples=sizes)

@@ -9,7 +9,7 @@ import pytest
 
 from moon_jax.core.errors import DivergedError, ExitCode
 from moon_jax.round.traffic import Traffic
-from moon_jax.runner import metrics as metrics_lib
+from moon_jax.runner import round_records
 from moon_jax.runner.callbacks import stop_if_diverged
 from tests import world
 from tests.processes import checkpoint, launch, read_lines
@@ -58,7 +58,7 @@ def test_equals_the_reference_without_that_client(
     assert bool(metrics.server_finite)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
     plan, truth = plans.plan(index), expected[index]
-    record = metrics_lib.round_record(
+    record = round_records.round_record(
       index + 1, plan, metrics, traffic=Traffic(1, 1), skip_nonfinite=True
     )
     assert set(record['skipped_clients']) == skipped[index]
@@ -90,7 +90,7 @@ LOSS = {'train_loss': float('nan'), 'drift': float('inf')}
 
 def metrics(*finite, server=True):
   """Metrics of three clients; only the deciding fields are filled in."""
-  return metrics_lib.ClientMetrics(
+  return round_records.ClientMetrics(
     sums=None,
     num_seen=None,
     drift=None,

@@ -12,7 +12,7 @@ from moon_jax import catalog
 from moon_jax.core import keys
 from moon_jax.data import device
 from moon_jax.data.augment import augmenter
-from moon_jax.runner import metrics as metrics_lib
+from moon_jax.runner import round_records
 from tests import reference, world
 from tests.selection import few
 
@@ -140,7 +140,7 @@ def assert_equal_to_reference(algorithm, history, expected):
       params = jax.tree.map(lambda leaf: leaf.mean(0), kept_models(algorithm, state))
     assert world.largest_difference(params, truth.params) < TOLERANCE
     measured = world.make(algorithm).measured
-    means = metrics_lib.means(metrics, measured)
+    means = round_records.means(metrics, measured)
     for name in metrics.sums:
       true_mean = getattr(truth, RIVAL_LOSSES.get(name, name))
       assert (name in means) == (true_mean is not None)

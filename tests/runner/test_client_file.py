@@ -10,7 +10,7 @@ import pytest
 
 import moon_jax
 from moon_jax.core.errors import NoCheckpointError, RunError, UsageError
-from moon_jax.runner import client_file, metrics
+from moon_jax.runner import client_file, round_records
 from moon_jax.runner.client_file import ClientFile, Columns
 from moon_jax.runner.layout import CLIENTS
 from tests.data import federations
@@ -195,7 +195,7 @@ def spread(clients, column):
   is_tested = ~np.isnan(accuracy)
   sizes = clients.test_examples[is_tested]
   num_correct = np.rint(accuracy[is_tested] * sizes)
-  return metrics.over_clients(num_correct, sizes, column)
+  return round_records.over_clients(num_correct, sizes, column)
 
 
 def test_the_users_of_a_federation_by_name(tmp_path):

@@ -13,7 +13,7 @@ from moon_jax.core.errors import UsageError
 from moon_jax.data.scale import numbers_of
 from moon_jax.metrics.classified import Classified
 from moon_jax.metrics.measuring import measure
-from moon_jax.runner import evaluation, metrics
+from moon_jax.runner import evaluation, round_records
 from tests.data import federations
 from tests.run_directories import TINY
 from tests.runner.test_own_tests import columns, config, counted
@@ -77,7 +77,7 @@ def last_test_sizes(run):
 def check_clients(line, kind, numbers):
   """Checks the columns of tests of clients against the number of each."""
   for name, of_clients in numbers.items():
-    expected = metrics.metric_over_clients(of_clients, f'{kind}_{name}', name)
+    expected = round_records.metric_over_clients(of_clients, f'{kind}_{name}', name)
     recorded = columns(line, f'{kind}_{name}')
     assert recorded == pytest.approx(expected, rel=1e-5)
     assert recorded[f'{kind}_{name}_std'] > 0
@@ -193,21 +193,21 @@ def test_users_with_test_examples_of_their_own(tmp_path):
       numbers[name].append(number)
   for name, of_users in numbers.items():
     of_users = np.array(of_users)
-    expected = metrics.metric_over_clients(of_users, f'user_{name}', name)
+    expected = round_records.metric_over_clients(of_users, f'user_{name}', name)
     assert columns(run.metrics[-1], f'user_{name}') == pytest.approx(expected, rel=1e-5)
 
 
 def test_over_clients_by_hand():
   numbers = np.array([*np.arange(1.0, 20.0), np.nan, np.nan, 20.0])
-  f1 = metrics.metric_over_clients(numbers, 'user_macro_f1', 'macro_f1')
+  f1 = round_records.metric_over_clients(numbers, 'user_macro_f1', 'macro_f1')
   assert f1['user_macro_f1_mean'] == 10.5
   assert f1['user_macro_f1_worst_tenth'] == pytest.approx(1.5)
   assert f1['user_macro_f1_undefined'] == 2
   # A large error is bad.
-  error = metrics.metric_over_clients(numbers, 'user_ece', 'ece')
+  error = round_records.metric_over_clients(numbers, 'user_ece', 'ece')
   assert error['user_ece_worst_tenth'] == pytest.approx(19.5)
   assert error['user_ece_min'] == 1
-  nothing = metrics.metric_over_clients(np.array([np.nan]), 'user_auc', 'auc')
+  nothing = round_records.metric_over_clients(np.array([np.nan]), 'user_auc', 'auc')
   assert nothing == {'user_auc_undefined': 1}
 
 
@@ -231,8 +231,8 @@ def test_a_metric_chooses_the_best_round(best_by, column, best_round):
   lines = [line | {'bytes_down': 1, 'bytes_up': 1} for line in LINES]
   changes = {'metrics': 'ece,auc', 'best_by': best_by}
   config = moon_jax.load_config('configs/base.py', changes)
-  options = metrics.SummaryOptions(config_lib.validate(config))
-  summary = metrics.summarise(lines, [], options)
+  options = round_records.SummaryOptions(config_lib.validate(config))
+  summary = round_records.summarise(lines, [], options)
   best = LINES[best_round - 1]
   assert summary['best_round'] == best_round
   assert summary[f'best_{column}'] == best[column]

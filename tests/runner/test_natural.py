@@ -9,7 +9,7 @@ import moon_jax
 from moon_jax import config as config_lib
 from moon_jax.building import experiment
 from moon_jax.core.errors import UsageError
-from moon_jax.runner import metrics
+from moon_jax.runner import round_records
 from tests.data import federations
 from tests.processes import check_success, launched, read_lines
 from tests.refusals import refused
@@ -67,7 +67,7 @@ def test_every_user_is_tested_on_examples_of_its_own(run):
     sizes.append(len(labels))
   assert len(set(accuracies)) > 2
   counts = np.array(accuracies) * sizes
-  for column, value in metrics.over_clients(counts, np.array(sizes)).items():
+  for column, value in round_records.over_clients(counts, np.array(sizes)).items():
     assert last[column] == pytest.approx(value, rel=1e-12), column
   assert last['user_accuracy_weighted_mean'] == pytest.approx(last['test_accuracy'])
   summary = json.loads((finished.workdir / 'summary.json').read_text())

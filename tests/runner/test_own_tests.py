@@ -13,7 +13,7 @@ from moon_jax.building.data import DataOptions, load_data
 from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.data.scale import numbers_of
-from moon_jax.runner import metrics
+from moon_jax.runner import round_records
 from tests import reference
 from tests.data import federations
 from tests.processes import checkpoint
@@ -73,7 +73,7 @@ def test_the_global_model_on_each_clients_own_test(tmp_path):
   run = moon_jax.run(config(), tmp_path / 'run')
   model = moon_jax.load(run.workdir)
   correct, sizes, saved = counted(run, lambda _, images: labels_by(model, images))
-  expected = metrics.over_clients(correct, sizes, 'local_accuracy')
+  expected = round_records.over_clients(correct, sizes, 'local_accuracy')
   recorded = columns(run.metrics[-1], 'local_')
   assert recorded == pytest.approx(expected, rel=1e-12)
   worst = 'local_accuracy_min'
@@ -113,13 +113,13 @@ def test_dittos_models_on_each_clients_own_test(tmp_path):
     return predicted(Model(params, {}), images)
 
   correct, sizes, _ = counted(run, labels_of)
-  expected = metrics.over_clients(correct, sizes, 'personal_accuracy')
+  expected = round_records.over_clients(correct, sizes, 'personal_accuracy')
   recorded = columns(run.metrics[-1], 'personal_accuracy')
   assert recorded == pytest.approx(expected, rel=1e-12)
   # Beside them, the global model is tested on the same examples.
   shared = moon_jax.load(run.workdir)
   local, _, _ = counted(run, lambda _, images: labels_by(shared, images))
-  expected = metrics.over_clients(local, sizes, 'local_accuracy')
+  expected = round_records.over_clients(local, sizes, 'local_accuracy')
   assert columns(run.metrics[-1], 'local_') == pytest.approx(expected, rel=1e-12)
   assert (local != correct).any()
 
@@ -134,7 +134,7 @@ def test_the_model_of_each_client_that_is_loaded_is_the_tested_one(algorithm, tm
     return labels_by(moon_jax.load(run.workdir, client=client), images)
 
   correct, sizes, _ = counted(run, labels_of)
-  expected = metrics.over_clients(correct, sizes, 'personal_accuracy')
+  expected = round_records.over_clients(correct, sizes, 'personal_accuracy')
   recorded = columns(run.metrics[-1], 'personal_accuracy')
   assert recorded == pytest.approx(expected, rel=1e-12)
 
@@ -182,11 +182,11 @@ def test_per_fedavgs_models_are_an_inner_step_away_from_the_global_one(tmp_path)
     )
 
   correct, sizes, _ = counted(run, labels_of)
-  expected = metrics.over_clients(correct, sizes, 'personal_accuracy')
+  expected = round_records.over_clients(correct, sizes, 'personal_accuracy')
   recorded = columns(run.metrics[-1], 'personal_accuracy')
   assert recorded == pytest.approx(expected, rel=1e-12)
   before, _, _ = counted(run, lambda c, images: labels_of(c, images, is_adapted=False))
-  expected = metrics.over_clients(before, sizes, 'local_accuracy')
+  expected = round_records.over_clients(before, sizes, 'local_accuracy')
   assert columns(run.metrics[-1], 'local_') == pytest.approx(expected, rel=1e-12)
   assert (before != correct).any()
 
@@ -205,7 +205,7 @@ def test_the_global_model_fine_tuned_by_each_client(tmp_path):
   correct, sizes = fine_tuned(run, 5)
   # Three epochs, as in a round, would give other results.
   assert (correct != fine_tuned(run, 3)[0]).any()
-  expected = metrics.over_clients(correct, sizes, 'tuned_accuracy')
+  expected = round_records.over_clients(correct, sizes, 'tuned_accuracy')
   assert columns(run.metrics[-1], 'tuned_') == pytest.approx(expected, rel=1e-12)
   last = run.metrics[-1]
   assert run.summary['tuned_accuracy_mean'] == last['tuned_accuracy_mean']
@@ -250,7 +250,7 @@ def test_each_clients_own_model_on_its_own_test(algorithm, tier, tmp_path):
   # The model of another client gives other results.
   others = counted(run, lambda i, images: labels_by(models[i - 1], images))[0]
   assert (correct != others).any()
-  expected = metrics.over_clients(correct, sizes, 'personal_accuracy')
+  expected = round_records.over_clients(correct, sizes, 'personal_accuracy')
   assert columns(run.metrics[-1], 'personal_') == pytest.approx(expected, rel=1e-12)
   assert not columns(run.metrics[-1], 'local_')
 
@@ -287,7 +287,7 @@ def test_natural_users_are_tested_on_their_tests(tmp_path):
       model = moon_jax.load(run.workdir, client=client)
       correct.append(np.sum(model.predict(images).labels == labels))
       sizes.append(len(labels))
-  expected = metrics.over_clients(
+  expected = round_records.over_clients(
     np.array(correct), np.array(sizes), 'personal_accuracy'
   )
   assert columns(run.metrics[-1], 'personal_') == pytest.approx(expected, rel=1e-12)

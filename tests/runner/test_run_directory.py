@@ -16,8 +16,7 @@ from moon_jax.planning.plan import Cohort, LaneSchedule, RoundPlan
 from moon_jax.round.evaluation import Score
 from moon_jax.round.traffic import Traffic
 from moon_jax.runner import clock as clock_lib
-from moon_jax.runner import loop, provenance, run_directory
-from moon_jax.runner import metrics as metrics_lib
+from moon_jax.runner import loop, provenance, round_records, run_directory
 from moon_jax.runner import records as records_lib
 from tests.processes import contents
 from tests.refusals import refused
@@ -86,7 +85,7 @@ def test_round_record():
   metrics = of_two(sums, [3.0, 1.0], [0.5, 2.0], {'temperature': [1.0, 0.5]}, p_t=0.25)
 
   def record_of(metrics):
-    return metrics_lib.round_record(
+    return round_records.round_record(
       7, PLAN, metrics, traffic=Traffic(100, 40), measured=moon.MEASURED
     )
 
@@ -138,26 +137,26 @@ SEVERAL = {
 )
 def test_test_record(correct, losses, record):
   score = Score(np.array(correct, np.int32), np.array(losses, np.float32))
-  assert metrics_lib.test_record(score, 8) == record
+  assert round_records.test_record(score, 8) == record
 
 
 def test_seen_and_unseen_users_by_hand():
   # Accuracies 1/2, 1/4 and 1 of users who train, 1/5 and 3/5 of two who do not.
   num_correct, sizes = np.array([1, 1, 3, 1, 3]), np.array([2, 4, 3, 5, 5])
-  record = metrics_lib.of_seen_and_unseen_users(num_correct, sizes, num_unseen=2)
+  record = round_records.of_seen_and_unseen_users(num_correct, sizes, num_unseen=2)
   assert record == {
     'user_accuracy_seen_mean': pytest.approx(1.75 / 3),
     'user_accuracy_unseen_mean': pytest.approx(0.4),
   }
   for num_unseen in (0, 5):
-    assert not metrics_lib.of_seen_and_unseen_users(num_correct, sizes, num_unseen)
+    assert not round_records.of_seen_and_unseen_users(num_correct, sizes, num_unseen)
 
 
 def test_over_clients_by_hand():
   # 3 of 4, 0 of 1 and 5 of 15 are correct: accuracies 3/4, 0 and 1/3. By users the mean
   # is 13/36. Of the 20 examples 8 are correct; sorted by accuracy one is at 0 and the
   # next 15 are at 1/3. A tenth of three users is no user.
-  record = metrics_lib.over_clients(np.array([3, 0, 5]), np.array([4, 1, 15]))
+  record = round_records.over_clients(np.array([3, 0, 5]), np.array([4, 1, 15]))
   assert len(record) == 14
   expected = {'mean': 13 / 36, 'min': 0, 'q1': 0, 'median': 1 / 3, 'q3': 3 / 4}
   expected |= {'max': 3 / 4, 'std': np.std([3 / 4, 0, 1 / 3])}
@@ -171,15 +170,15 @@ def test_over_clients_by_hand():
       assert recorded == pytest.approx(value, abs=1e-12), (name, column)
   # A tenth of 15 users is 1.5: the user at 0, and half of one at 0.5.
   num_correct = np.array([1] * 7 + [2] * 7 + [0])
-  record = metrics_lib.over_clients(num_correct, np.full(15, 2))
+  record = round_records.over_clients(num_correct, np.full(15, 2))
   assert record['user_accuracy_worst_tenth'] == pytest.approx(0.25 / 1.5)
   # Of ten users one is a tenth: the one without a correct example. Of their 19 examples
   # 1.9 are: one at 0, and 0.9 at 0.5.
-  record = metrics_lib.over_clients(np.array([0] + [1] * 9), np.array([1] + [2] * 9))
+  record = round_records.over_clients(np.array([0] + [1] * 9), np.array([1] + [2] * 9))
   assert record['user_accuracy_worst_tenth'] == 0
   weighted = record['user_accuracy_weighted_worst_tenth']
   assert weighted == pytest.approx(0.45 / 1.9)
-  record = metrics_lib.over_clients(np.array([0] + [1] * 8), np.array([1] + [2] * 8))
+  record = round_records.over_clients(np.array([0] + [1] * 8), np.array([1] + [2] * 8))
   assert not [column for column in record if column.endswith('worst_tenth')]
 
 
@@ -232,7 +231,7 @@ def test_summary_takes_the_last_test_and_the_first_close_to_the_best():
   phases = {'compile': 2.0, 'pack': 0.5, 'store': 0.0, 'idle': 0.125, 'train': 1.0}
   phases |= {'evaluate': 0.25, 'save': 0.0004}
   seconds = {f'{phase}_seconds': value for phase, value in phases.items()}
-  assert metrics_lib.summarise(rounds, [seconds, seconds]) == {
+  assert round_records.summarise(rounds, [seconds, seconds]) == {
     'rounds': 7,
     'test_accuracy': 0.625,
     'test_loss': 7.5,
@@ -253,7 +252,7 @@ def test_with_a_validation_split_it_chooses_the_best_round():
     | {'validation_accuracy': validation, 'validation_loss': n / 4}
     for n, (test, validation) in tested.items()
   ]
-  summary = metrics_lib.summarise(rounds, [])
+  summary = round_records.summarise(rounds, [])
   # By the test set it would be round 2.
   assert (summary['best_round'], summary['best_test_accuracy']) == (1, 0.5)
   assert summary['best_validation_accuracy'] == 0.75

@@ -11,7 +11,7 @@ from moon_jax.core.errors import UsageError
 from moon_jax.core.flags import flag
 from moon_jax.runner import loggers, run_directory
 from moon_jax.runner.callbacks import Logger
-from moon_jax.runner.metrics import summarise
+from moon_jax.runner.round_records import summarise
 
 
 class WeightsAndBiases(Logger):

@@ -1,4 +1,8 @@
-"""Computes the records of a round and of a run from the results of the training."""
+"""Computes the records of a round and of a run from the results of the training.
+
+Tests arrive as sums (see `round.evaluation.Score`); `test_record` divides them. What a
+metric of `moon_jax/metrics/` gives is summarised by `measured_record`.
+"""
 
 import itertools
 import types
