@@ -1,6 +1,6 @@
 """What a row of a table is made from: a paper's variant and this project's runs of it.
 
-A `Row` computes the numbers; `papers.tables` and `papers.claims` write them down.
+A `Row` computes the numbers; `papers.tables` writes them down.
 """
 
 import functools
