@@ -79,8 +79,12 @@ def _table_1(words: str, first: str, second: str, where: str = 'table 1') -> Cla
 
 def _moonflower(setting: str, variant: str, where: str) -> Claim:
   words = f'MOON - FedAvg, {setting}, learning rate 0.001'
-  pair = f'moonflower:{variant}', f'moonflower:{variant}_fedavg'
-  return Claim(words, f'MOONFlower, {where}', *pair)
+  return Claim(
+    words,
+    paper=f'MOONFlower, {where}',
+    first=f'moonflower:{variant}',
+    second=f'moonflower:{variant}_fedavg',
+  )
 
 
 def claims(kept_runs: KeptRuns) -> list[Claim]:

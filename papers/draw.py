@@ -230,10 +230,9 @@ def scattered(path: pathlib.Path, series: Sequence[Points], digest: str) -> None
   ax = figure.subplots()
   for points in series:
     style = STYLES[points.style]
-    x, y = zip(*points.points, strict=True)
     ax.plot(
-      x,
-      y,
+      [num_classes for num_classes, _ in points.points],
+      [accuracy for _, accuracy in points.points],
       marker=style.marker,
       linestyle='none',
       markersize=5,
@@ -261,10 +260,10 @@ def under_attack(
   for ax, (attack, rules) in zip(axes, attacks.items(), strict=True):
     for rule in rules:
       style = STYLES[rule.style]
-      fractions, accuracies = zip(*sorted(rule.points), strict=True)
+      points = sorted(rule.points)
       ax.plot(
-        [100 * fraction for fraction in fractions],
-        accuracies,
+        [100 * fraction for fraction, _ in points],
+        [accuracy for _, accuracy in points],
         label=rule.title,
         linewidth=1.4,
         color=style.color,

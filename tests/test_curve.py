@@ -27,9 +27,13 @@ def test_an_endpoint_is_of_five_tests():
 
 def test_a_level_is_reached_by_the_mean_of_five(tmp_path):
   accuracies = [0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.1, 0.4, 0.0]
-  flags = '--config=configs/moon_cvpr21.py:fedavg', '--config.num_rounds=9'
-  path = kept_runs.keep_run(write_run(tmp_path / 'a', accuracies, *flags), tmp_path)
-  run = kept_runs.read(path)
+  written_run = write_run(
+    tmp_path / 'a',
+    accuracies,
+    '--config=configs/moon_cvpr21.py:fedavg',
+    '--config.num_rounds=9',
+  )
+  run = kept_runs.read(kept_runs.keep_run(written_run, tmp_path))
   # Means of five in rounds 5 to 9: 10, 10, 12, 10, 10.
   assert curve.rounds_to(10.0, run, 9) == 5
   assert curve.rounds_to(11.9, run, 9) == 7

@@ -731,11 +731,11 @@ def test_no_other_figure_stands_on_the_page():
   settings = [flat(line) for line in SETTINGS.read_text().splitlines()]
   for words in sorted({*expected, *settings} - {''}, key=len, reverse=True):
     page = page.replace(words, ' # ')
-  found = re.findall(r'.{40}(?<![\w.])\d[\d.]*.{20}', page)
-  assert not found, '\n'.join(found)
+  unexplained_numbers = re.findall(r'.{40}(?<![\w.])\d[\d.]*.{20}', page)
+  assert not unexplained_numbers, '\n'.join(unexplained_numbers)
 
 
 def test_every_p_is_planned_or_post_hoc():
   for match in re.finditer(r'\bp = [\d.]+', flat(PAGE)):
-    around = flat(PAGE)[match.start() - 60 : match.end() + 20]
-    assert 'planned' in around or 'post hoc' in around, around
+    context = flat(PAGE)[match.start() - 60 : match.end() + 20]
+    assert 'planned' in context or 'post hoc' in context, context

@@ -109,8 +109,10 @@ def compile_programs(
   """
   traced_programs = lower_programs(experiment, state, inputs, donate=donate)
   compile_in_turn = compile_cache.compile_in_turn
-  with futures.ThreadPoolExecutor(1, 'compiling the test') as beside:
-    evaluate = beside.submit(compile_in_turn, traced_programs.evaluate, 'the test')
+  with futures.ThreadPoolExecutor(1, 'compiling the test') as test_compiler:
+    evaluate = test_compiler.submit(
+      compile_in_turn, traced_programs.evaluate, 'the test'
+    )
     run_round = compile_in_turn(traced_programs.run_round, 'the round')
     with activity.doing('compiling the test'):
       return Compiled(run_round=run_round, evaluate=evaluate.result())

@@ -319,9 +319,9 @@ def arrays(
     if not zipfile.is_zipfile(file):  # np.load would advise to unpickle it
       raise ValueError('it is no archive; save it with np.savez')
     with np.load(file) as archive:
-      wanted = [name for name in kinds or names if name in archive]
-      memory.require_file_fits(path, _unpacked_bytes(archive, wanted))
-      for name in wanted:
+      array_names = [name for name in kinds or names if name in archive]
+      memory.require_file_fits(path, _unpacked_bytes(archive, array_names))
+      for name in array_names:
         arrays_by_name[name] = _array(archive, name)
   if kinds:
     _require_kinds(arrays_by_name, kinds)

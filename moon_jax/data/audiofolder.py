@@ -141,11 +141,11 @@ def load_audiofolder(
   numbers = {name: number for number, name in enumerate(class_names)}
   arrays, array_names = [], []
   for split, clips in splits.items():
-    unknown = sorted({clip.label for clip in clips} - numbers.keys())
-    if unknown:
+    untrained_classes = sorted({clip.label for clip in clips} - numbers.keys())
+    if untrained_classes:
       raise DataError(
-        f'{data_flag}: the {split} set has a class {unknown[0]!r}, which training has '
-        'not; remove its files, or add files of it to training.'
+        f'{data_flag}: the {split} set has a class {untrained_classes[0]!r}, which '
+        'training has not; remove its files, or add files of it to training.'
       )
     arrays += [
       spectrograms(sounds[split], num_frames, mel_bands),
@@ -204,8 +204,8 @@ def spectrograms(sounds: Sequence[Sound], num_frames: int, bands: int) -> np.nda
   log_energies = np.empty((len(sounds), num_frames, bands), np.float32)
   for row, sound in enumerate(sounds):
     samples = np.zeros(num_samples)
-    kept = sound.samples[:num_samples]
-    samples[: len(kept)] = kept
+    first_samples = sound.samples[:num_samples]
+    samples[: len(first_samples)] = first_samples
     spectrum = scipy.fft.rfft(samples[starts] * shape, fft_size)
     log_energies[row] = np.log(np.square(np.abs(spectrum)) @ filters + SILENCE)
   return log_energies
@@ -335,16 +335,16 @@ def _splits(data_flag, root, test_fraction, test_seed) -> dict[str, list[Clip]]:
       raise DataError(
         f'{data_flag}: {names} would each be the {role} split; keep one of them.'
       )
-  used = {role: folders[0] for role, folders in by_role.items() if role}
-  if TEST not in used:
-    used[TEST] = used.pop(VALIDATION)
-  unused = [folder.name for folder in inner if folder not in used.values()]
+  folder_by_role = {role: folders[0] for role, folders in by_role.items() if role}
+  if TEST not in folder_by_role:
+    folder_by_role[TEST] = folder_by_role.pop(VALIDATION)
+  unused = [folder.name for folder in inner if folder not in folder_by_role.values()]
   if unused:
     print(f'{data_flag}: not used: {listed(unused)}.', file=sys.stderr)
   splits = {
-    role: _tree(data_flag, used[role])
+    role: _tree(data_flag, folder_by_role[role])
     for role in (TRAIN, TEST, VALIDATION)
-    if role in used
+    if role in folder_by_role
   }
   if len({bool(clips[0].speaker) for clips in splits.values()}) > 1:
     raise DataError(

@@ -500,9 +500,9 @@ def _missing(data_flag, knob, name, frame):
 
 def _features(owner: str, frame: Any, columns: _Columns) -> np.ndarray:
   """[M, D] float64, the numbers and then a 0 or 1 for each category."""
-  needed = {*columns.numbers, *columns.categories}
-  needed |= {name for name in (columns.label, columns.client) if name}
-  absent = needed - {*frame.columns}
+  required = {*columns.numbers, *columns.categories}
+  required |= {name for name in (columns.label, columns.client) if name}
+  absent = required - {*frame.columns}
   if absent:
     raise DataError(f'{owner} lack the columns {listed(sorted(absent))}.')
   for name in columns.numbers:

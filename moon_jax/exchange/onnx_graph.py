@@ -377,9 +377,9 @@ def _gru(graph, network, step, x, is_word=''):
   update = body.node('Sigmoid', body.node('Add', update_x, update_h))
   new = body.node('Tanh', body.node('Add', new_x, body.node('Mul', reset, new_h)))
   # (1 - z) n + z h
-  kept = body.node('Sub', body.constant(_ONE), update)
+  share_of_new = body.node('Sub', body.constant(_ONE), update)
   changed = body.node(
-    'Add', body.node('Mul', kept, new), body.node('Mul', update, 'state')
+    'Add', body.node('Mul', share_of_new, new), body.node('Mul', update, 'state')
   )
   scanned = [of_input]
   if is_word:

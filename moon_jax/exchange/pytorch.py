@@ -346,7 +346,7 @@ def python_file(network: Description, facts: Facts, weights_name: str) -> str:
     needs=_wrapped(_NEEDS_OF_PICTURES if of_levels else _NEEDS),
     argument=argument,
     described=f'{argument.capitalize()} [B, {facts.axes}]',
-    about=_about(facts),
+    about=_about_examples(facts),
     class_names=_names(facts.class_names),
     weights_name=weights_name,
     helpers=helpers,
@@ -364,7 +364,7 @@ def python_file(network: Description, facts: Facts, weights_name: str) -> str:
   return text
 
 
-def _about(facts):
+def _about_examples(facts):
   """The constants that say what the examples are."""
   if facts.content == 'levels':
     height, width, channels = facts.shape

@@ -170,10 +170,11 @@ def _require_equal_content(dataset, model, where, *, are_files):
       return 'grey levels'
     return f'{form.dtype} numbers' if are_files else 'numbers'
 
-  here, there = described(dataset.form), described(model.form)
-  if here != there:
+  numbers_of_data, numbers_of_model = described(dataset.form), described(model.form)
+  if numbers_of_data != numbers_of_model:
     raise UsageError(
-      f'{where!r} has pictures of {here} and the model was trained on {there}: '
+      f'{where!r} has pictures of {numbers_of_data} and the model was trained '
+      f'on {numbers_of_model}: '
       'save all with as many bits.'
     )
 

@@ -12,7 +12,7 @@ from moon_jax.runner.layout import CONFUSION, CONFUSION_KINDS
 from moon_jax.runner.round_records import UNDEFINED, Record
 from moon_jax.runner.rounds import Round, is_due
 
-# Array of CONFUSION -> its picture, and whose models it is of.
+# Array of CONFUSION -> its picture, and which models it is of, on which tests.
 _PICTURES = {
   'confusion': ('confusion.png', 'global model, test split'),
   'personal_confusion': (
@@ -61,14 +61,14 @@ class ConfusionKeeper(Callback):
     from moon_jax.runner import plots
 
     arrays = read_confusions(path)
-    for name, (picture_name, whose) in _PICTURES.items():
+    for name, (picture_name, models_and_tests) in _PICTURES.items():
       if name not in arrays:
         continue
       picture = self._run.workdir / picture_name
       plots.confusion_matrix(
         picture,
         arrays[name],
-        f'{self._run.workdir.name}, round {arrays["round"]}: {whose}',
+        f'{self._run.workdir.name}, round {arrays["round"]}: {models_and_tests}',
         self._run.experiment.data.class_names,
       )
       for logger in self._loggers:

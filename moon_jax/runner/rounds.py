@@ -217,8 +217,8 @@ class Rounds:
         lambda: self._compiled_programs(first_packed.inputs, compiled_ahead),
       )
     self._compile_seconds = time.perf_counter() - begin
-    beside = f', and {ahead_seconds:.1f} s beside decoding' if ahead_seconds else ''
-    print_text(f'{self._compile_seconds:.1f} s{beside}')
+    ahead_note = f', and {ahead_seconds:.1f} s beside decoding' if ahead_seconds else ''
+    print_text(f'{self._compile_seconds:.1f} s{ahead_note}')
 
   def _compiled_programs(self, inputs, compiled_ahead):
     """The programs of a round and of its tests on the device, and of the host's."""

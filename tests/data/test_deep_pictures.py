@@ -127,8 +127,8 @@ def test_predictions_are_on_the_scale_of_training(tmp_path, capsys):
     [f'--input={tmp_path}/set/test'],
     [f'--input={tmp_path}/set', '--source=imagefolder'],
   )
-  for more in inputs:
-    assert predict([*words, *more]) == ExitCode.DONE
+  for input_flags in inputs:
+    assert predict([*words, *input_flags]) == ExitCode.DONE
     with open(tmp_path / 'out.csv', newline='') as file:
       rows = list(csv.DictReader(file))
     predicted = [int(row['predicted'].removeprefix('class')) for row in rows]
@@ -136,12 +136,12 @@ def test_predictions_are_on_the_scale_of_training(tmp_path, capsys):
     assert [row['label'] for row in rows] == [f'class{label}' for label in labels]
   folder_of(tmp_path / 'shallow', dtype=np.uint8)
   capsys.readouterr()
-  for more, told in (
+  for input_flags, message in (
     ([f'--input={tmp_path}/shallow/test'], 'has 8 bits in each channel, and others'),
     (
       [f'--input={tmp_path}/shallow', '--source=imagefolder'],
       'pictures of grey levels and the model was trained on uint16 numbers',
     ),
   ):
-    assert predict([*words, *more]) == ExitCode.USAGE
-    assert told in capsys.readouterr().err
+    assert predict([*words, *input_flags]) == ExitCode.USAGE
+    assert message in capsys.readouterr().err

@@ -232,8 +232,8 @@ def check_draw(seed, folder):
     if rng.random() < 0.1:
       ends = RANGES[rng.integers(len(RANGES))]
     drawn = drawn_images(rng, dtype, ends, shape)
-    whole, others = READ_AS.get(layout, (drawn.dtype, drawn.dtype))
-    return drawn.astype(others if drawn.dtype.kind == 'f' else whole)
+    integer_dtype, float_dtype = READ_AS.get(layout, (drawn.dtype, drawn.dtype))
+    return drawn.astype(float_dtype if drawn.dtype.kind == 'f' else integer_dtype)
 
   a, b, test, to_predict = images(), images(), images(), images()
   federation = {
@@ -492,8 +492,8 @@ def test_what_only_pictures_have_is_refused(changes, words, tmp_path):
 def test_signals_are_flipped_and_jittered(name, tmp_path):
   x = np.stack([table_of()] * 8, axis=1)  # 8 equal steps: flipping changes nothing
   changes = {'data.axes': 'TC', 'augmentation.name': name}
-  result = moon_jax.run(configuration(tmp_path, x, changes), tmp_path / 'run')
-  assert result.summary['test_accuracy'] > 0.9
+  finished_run = moon_jax.run(configuration(tmp_path, x, changes), tmp_path / 'run')
+  assert finished_run.summary['test_accuracy'] > 0.9
 
 
 def test_integers_of_two_types_stay_integers():

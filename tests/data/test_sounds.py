@@ -187,8 +187,8 @@ def test_predictions_are_read_as_in_training(tmp_path, capsys):
     'execution.devices': 1,
   }
   run = tmp_path / 'run'
-  result = moon_jax.run(moon_jax.load_config('configs/base.py', knobs), run)
-  assert result.summary['test_accuracy'] > 0.9
+  finished_run = moon_jax.run(moon_jax.load_config('configs/base.py', knobs), run)
+  assert finished_run.summary['test_accuracy'] > 0.9
   # Longer and shorter sounds than in training.
   write(tmp_path / 'new/low/a.wav', tone(300, seconds=0.2))
   write(tmp_path / 'new/high/b.wav', tone(1500, seconds=0.08))
@@ -200,8 +200,8 @@ def test_predictions_are_read_as_in_training(tmp_path, capsys):
     ('high/b.wav', 'high'),
     ('low/a.wav', 'low'),
   ]
-  more = [f'--input={tmp_path}/set', '--source=audiofolder']
-  assert predict([*words, *more]) == ExitCode.DONE
+  input_flags = [f'--input={tmp_path}/set', '--source=audiofolder']
+  assert predict([*words, *input_flags]) == ExitCode.DONE
   assert 'accuracy 1.0000' in capsys.readouterr().out
   write(tmp_path / 'new/low/a.wav', tone(300), rate=8000)
   assert predict([*words, f'--input={tmp_path}/new/low/a.wav']) == ExitCode.USAGE

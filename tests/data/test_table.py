@@ -189,8 +189,8 @@ def test_a_table_that_the_memory_cannot_hold_is_refused(tmp_path, monkeypatch):
     with refused(DataError, 'Its content takes'):
       load(knobs_of(larger))
   path = write(frame_of(500), tmp_path / 'words.csv')
-  many = frame_of(500).assign(job=[f'w{row}' for row in range(500)])
-  assert write(many, tmp_path / 'many.csv').stat().st_size < memory.total_bytes()
+  diverse = frame_of(500).assign(job=[f'w{row}' for row in range(500)])
+  assert write(diverse, tmp_path / 'many.csv').stat().st_size < memory.total_bytes()
   load(knobs_of(path))
   with refused(DataError, "'job' of --config.data.categories has 500 categories"):
     load(knobs_of(tmp_path / 'many.csv'))

@@ -89,9 +89,9 @@ def test_next_characters_of_shakespeare_are_classes_of_the_vocabulary(tmp_path, 
   # x and z occur in the test alone.
   assert read(data.test_images) == ['be to', 'be? t']
   assert data.test_labels.tolist() == [words.index('o'), 0]
-  told = capsys.readouterr().err
-  assert '1 labels are not in the vocabulary' in told
-  assert '1 of 10 characters of the test are unknown' in told
+  messages = capsys.readouterr().err
+  assert '1 labels are not in the vocabulary' in messages
+  assert '1 of 10 characters of the test are unknown' in messages
   assert (data.form.kind, data.form.vocabulary) == ('words', len(words))
 
 

@@ -202,8 +202,7 @@ def test_the_report_equals_the_records(
       for run_seed in range(num_seeds):
         path = pathlib.Path(folder, f'{algorithm}-{run_seed}')
         accuracies, flag = rng.random(num_rounds), f'--config.algorithm={algorithm}'
-        flags = (NATURAL, METRICS_FLAG, flag)
-        write_run(path, accuracies.tolist(), *flags, seed=run_seed)
+        write_run(path, accuracies.tolist(), NATURAL, METRICS_FLAG, flag, seed=run_seed)
         write_clients(path, COLUMNS[algorithm], names, rng, num_rounds)
         write_metrics(path, rng)
         paths.setdefault(algorithm, []).append(path)
