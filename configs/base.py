@@ -74,8 +74,9 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 mlflow, each once, with commas between
   --config.data.source=digits                   source of the images; one of digits,
                                                 tfds, npz, imagefolder, table,
-                                                torchvision, folder, records, hdf5,
-                                                sqlite, huggingface, leaf, pfllib
+                                                audiofolder, torchvision, folder,
+                                                records, hdf5, sqlite, huggingface,
+                                                leaf, pfllib
   --config.data.name=                           name of a data set in TFDS or
                                                 torchvision
   --config.data.dir=                            folder of TFDS; '' is $TFDS_DATA_DIR or
@@ -99,6 +100,24 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.data.normalize=auto                  what numbers are normalised by; auto:
                                                 pictures become grey levels; one of
                                                 auto, none, per_channel, per_feature
+  --config.data.tokenizer=none                  what divides texts into words; none: no
+                                                texts; one of none, characters,
+                                                wordpiece
+  --config.data.vocabulary_size=2000            most words and pieces of words of the
+                                                vocabulary; at least 3
+  --config.data.text_length=auto                words kept of each text; auto: all, at
+                                                most 512; at least 1
+  --config.data.text=                           column of the texts; '' is text,
+                                                sentence, ...
+  --config.data.seconds=auto                    length of each sound, in seconds; auto:
+                                                that of the longest in training; above 0
+  --config.data.mel_bands=40                    bands of a spectrogram; at least 1
+  --config.data.stereo=refused                  what is taken of two channels; one of
+                                                refused, mean, left, right
+  --config.data.features=                       columns of numbers, with commas between,
+                                                or *; '' is the column of images
+  --config.data.train_split=                    name of the training split; '' finds it
+  --config.data.test_split=                     name of the test split; '' finds it
   --config.data.categories=                     columns of words or codes, with commas
                                                 between
   --config.data.test_fraction=0.0               fraction of each class drawn for the
@@ -131,9 +150,11 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 examples; auto: the run's seed; in [0,
                                                 2147483647]
   --config.augmentation.name=none               augmentation of training images; one of
-                                                none, flip, crop_flip
+                                                none, flip, crop_flip, time_flip, jitter
   --config.augmentation.padding=reflect         pixels beyond the border; zero is black;
                                                 one of reflect, zero
+  --config.augmentation.jitter_sigma=0.05       deviation of the noise; 1 is what the
+                                                numbers are divided by; at least 0
   --config.optimizer.name=sgd                   optimizer of local training, new in each
                                                 round; one of sgd, adam, adamw
   --config.optimizer.learning_rate=0.01         learning rate in the first round; above
@@ -410,6 +431,9 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 high, highest
   --config.execution.deterministic=False        whether a GPU gives the same bits in
                                                 every run (slower)
+  --config.execution.compiler_options=          options of XLA's compiler, for GPUs; ''
+                                                is none; NAME=VALUE,..., each name once,
+                                                or ''
   --config.execution.compile_cache=auto         private folder of programs; auto: the
                                                 user's; off: none
   --config.execution.profile=False              whether a profile of the second round is

@@ -19,7 +19,7 @@ from moon_jax.building import experiment
 from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.paths import expand
-from moon_jax.platform import compile_cache, devices
+from moon_jax.platform import compile_cache, compiler, devices
 from moon_jax.predict import inference
 from moon_jax.runner import client_file, client_store, loop, run_directory, signals
 from moon_jax.runner.callbacks import stop_if_diverged
@@ -197,6 +197,7 @@ def _rounds(config: config_lib.Config) -> Iterator[Round]:
   execution = config.execution
   compile_cache.keep_kernels(execution.compile_cache)
   devices.claim(execution.devices, deterministic=execution.deterministic)
+  compiler.check_options(execution.compiler_options)
   built = experiment.build(config)
   with client_store.opened(built) as store:
     state = experiment.initial_state(built)

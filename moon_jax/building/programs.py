@@ -108,7 +108,10 @@ def compile_programs(
     donate: whether a round writes its state over the state that it gets.
   """
   traced_programs = lower_programs(experiment, state, inputs, donate=donate)
-  compile_in_turn = compile_cache.compile_in_turn
+  compile_in_turn = functools.partial(
+    compile_cache.compile_in_turn,
+    options=catalog.compiler_options(experiment.config.execution.compiler_options),
+  )
   with futures.ThreadPoolExecutor(1, 'compiling the test') as test_compiler:
     evaluate = test_compiler.submit(
       compile_in_turn, traced_programs.evaluate, 'the test'

@@ -13,7 +13,7 @@ registering functions with which users register parts of their own
 
 # ruff: noqa: F401
 from moon_jax.catalog.general import check as check_general
-from moon_jax.catalog.general import range_of
+from moon_jax.catalog.general import compiler_options, range_of
 from moon_jax.catalog.hints import did_you_mean
 from moon_jax.catalog.parts import (
   KINDS,

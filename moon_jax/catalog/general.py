@@ -110,6 +110,45 @@ def _is_range(text):
     return False
 
 
+def compiler_options(text: str) -> dict[str, str | bool]:
+  """Name -> value of each option in a value of `execution.compiler_options`.
+
+  A value may have commas: what has no equals sign continues the value before it.
+
+  >>> compiler_options('xla_a=1,xla_b=FUSION,WHILE,xla_c=true')
+  {'xla_a': '1', 'xla_b': 'FUSION,WHILE', 'xla_c': True}
+
+  Raises:
+    ValueError: it does not begin with NAME=, or names an option twice.
+  """
+  options = {}
+  name = ''
+  for piece in text.split(',') if text else []:
+    if '=' in piece:
+      name, _, value = piece.partition('=')
+      if not name.isidentifier() or name in options:
+        raise ValueError(text)
+      options[name] = value
+    elif name:
+      options[name] += f',{piece}'
+    else:
+      raise ValueError(text)
+  # XLA takes truth values only as such.
+  booleans = {'true': True, 'false': False}
+  return {name: booleans.get(value.lower(), value) for name, value in options.items()}
+
+
+def _are_compiler_options(text):
+  try:
+    compiler_options(text)
+  except ValueError:
+    return False
+  return True
+
+
+_COMPILER_OPTIONS = Bound(
+  "NAME=VALUE,..., each name once, or ''", _are_compiler_options
+)
 _RANGE = Bound("two numbers LOW,HIGH, the first smaller, or ''", _is_range)
 _LOGGERS = Bound(
   'names of tensorboard, wandb and mlflow, each once, with commas between', _are_loggers
@@ -519,6 +558,12 @@ EXECUTION = {
   'execution.matmul_precision': word('default', 'precision of matmuls', _PRECISIONS),
   'execution.deterministic': switch(
     False, 'whether a GPU gives the same bits in every run (slower)', may_change=True
+  ),
+  'execution.compiler_options': word(
+    '',
+    "options of XLA's compiler, for GPUs; '' is none",
+    _COMPILER_OPTIONS,
+    may_change=True,
   ),
   'execution.compile_cache': word(
     'auto', "private folder of programs; auto: the user's; off: none", may_change=True

@@ -10,7 +10,7 @@ import fcntl
 import hashlib
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 import jax
@@ -79,7 +79,9 @@ def take_turns() -> None:
   _takes_turns = True
 
 
-def compile_in_turn(program: Lowered, name: str) -> Compiled:
+def compile_in_turn(
+  program: Lowered, name: str, options: Mapping[str, str | bool] | None = None
+) -> Compiled:
   """Compiles a program; waits while another process of a sweep compiles the same one.
 
   Then the cache has it. Call this inside `compiled`.
@@ -87,13 +89,14 @@ def compile_in_turn(program: Lowered, name: str) -> Compiled:
   Args:
     program: the program.
     name: what it is, for a user who waits: 'the round'.
+    options: XLA's compiler options; with others the cache holds another program.
   """
   with contextlib.ExitStack() as stack:
     if _takes_turns and jax.config.jax_compilation_cache_dir:
       stack.enter_context(activity.doing(f'waiting for {name}, which is compiled'))
       stack.enter_context(_turn(program))
     stack.enter_context(activity.doing(f'compiling {name}'))
-    return program.compile()
+    return program.compile(compiler_options=dict(options) if options else None)
 
 
 @contextlib.contextmanager

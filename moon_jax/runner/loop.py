@@ -17,7 +17,7 @@ from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, KnobError
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset, State
-from moon_jax.platform import compile_cache, devices, hosts
+from moon_jax.platform import compile_cache, compiler, devices, hosts
 from moon_jax.runner import client_records, client_store, loggers, run_directory
 from moon_jax.runner.ahead import Ahead
 from moon_jax.runner.callbacks import (
@@ -112,6 +112,7 @@ def _build(config, console, load, min_steps) -> tuple[Experiment, State]:
   """The experiment, and the state before its first round."""
   compile_cache.keep_kernels(config.execution.compile_cache)
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
+  compiler.check_options(config.execution.compiler_options)
   console.devices()
   with hosts.failing_together(), devices.explaining_out_of_memory():
     experiment = build(config, load, min_steps)

@@ -367,6 +367,7 @@ MAY_CHANGE = {
   'execution.cache_mib',
   'execution.client_store',
   'execution.deterministic',
+  'execution.compiler_options',
   'execution.compile_cache',
   'execution.profile',
 }

@@ -318,7 +318,7 @@ class Program:
   def as_text(self):
     return self._text
 
-  def compile(self):
+  def compile(self, compiler_options=None):
     self._moments.append(f'begin {self._text}')
     time.sleep(0.3)
     self._moments.append(f'end {self._text}')
