@@ -10,6 +10,8 @@ import numpy as np
 from moon_jax.metrics.classified import ClassifiedTests
 
 _ECE_BINS = 15  # as Guo et al. 2017
+# A bin holds its upper end: (0, 1/15], (1/15, 2/15], ...
+_ECE_EDGES = np.linspace(0, 1, _ECE_BINS + 1)[1:-1]
 _TOP = 5
 
 
@@ -98,9 +100,7 @@ def ece(tests: ClassifiedTests) -> np.ndarray:
     np.arange(len(examples.labels)), examples.predicted
   ]
   is_correct = examples.predicted == examples.labels
-  # A bin holds its upper end: (0, 1/15], (1/15, 2/15], ...
-  edges = np.linspace(0, 1, _ECE_BINS + 1)
-  bins = np.searchsorted(edges[1:-1], confidence, side='left')
+  bins = np.searchsorted(_ECE_EDGES, confidence, side='left')
   num_tests = len(tests.sizes)
   gaps = np.bincount(
     tests.test_of_example * _ECE_BINS + bins,
@@ -116,9 +116,9 @@ def top5(tests: ClassifiedTests) -> np.ndarray:
   Of equal logits that of the later class counts as higher.
   """
   examples = tests.examples
-  logits, labels = examples.logits, examples.labels[:, None]
-  of_label = np.take_along_axis(logits, labels.astype(np.intp), axis=1)
-  is_later = np.arange(examples.num_classes) > labels
+  logits, labels = examples.logits, examples.labels
+  of_label = logits[np.arange(len(labels)), labels][:, None]
+  is_later = np.arange(examples.num_classes) > labels[:, None]
   is_higher = (logits > of_label) | ((logits == of_label) & is_later)
   return tests.mean(np.count_nonzero(is_higher, axis=1) < _TOP)
 

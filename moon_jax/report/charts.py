@@ -15,6 +15,7 @@ from moon_jax.report.request import BASELINE
 from moon_jax.report.runs import Run
 from moon_jax.runner.plots import PALETTE
 
+_MOST_RIMS = 3
 # Algorithms without the knob of a sweep that are drawn beside it, for comparison.
 _REFERENCES = (BASELINE, 'solo', 'centralized')
 
@@ -129,6 +130,43 @@ class LineChart(NamedTuple):
   y_label: str
   lines: Sequence[Line]
   ticks: Sequence[str] = ()
+
+
+def covered_lines(lines: Sequence[Line]) -> list[list[int]]:
+  """The earlier lines on which each line lies, so that it would hide them.
+
+  A personal algorithm whose global model is FedAvg's has such a line. Two lines lie on
+  each other if their means differ by at most 1 % of what the lines extend over.
+
+  Args:
+    lines: in the order in which they are drawn.
+
+  Returns:
+    For each line the indices of earlier ones.
+  """
+  means = [line.points['mean'] for line in lines]
+  limit = 0.01 * np.ptp(np.concatenate(means))
+  return [
+    [
+      lower
+      for lower in range(upper)
+      if means[lower].index.equals(mean.index)
+      and np.abs(means[lower] - mean).max() <= limit
+    ]
+    for upper, mean in enumerate(means)
+  ]
+
+
+def num_rims(covered: Sequence[Sequence[int]]) -> list[int]:
+  """By how many steps each line is wider, to be seen under those that lie on it.
+
+  Args:
+    covered: what `covered_lines` returns.
+  """
+  return [
+    min(_MOST_RIMS, sum(index in lower_lines for lower_lines in covered))
+    for index in range(len(covered))
+  ]
 
 
 class Matrix(NamedTuple):

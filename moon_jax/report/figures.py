@@ -14,7 +14,16 @@ from matplotlib.ticker import MaxNLocator
 
 from moon_jax.core import files
 from moon_jax.report import labels
-from moon_jax.report.charts import Chart, LineChart, Matrix, Scatter, Spread, Style
+from moon_jax.report.charts import (
+  Chart,
+  LineChart,
+  Matrix,
+  Scatter,
+  Spread,
+  Style,
+  covered_lines,
+  num_rims,
+)
 from moon_jax.runner import fonts, plots
 
 _TILE = 3.4  # inches of a panel among several
@@ -22,6 +31,7 @@ _LETTERS_PER_INCH = 10  # of a title
 _LABEL_POINTS = 10  # size of the letters of a class's name
 _AXIS_INCHES = 0.4  # of a tile, beside its axes
 _NAME_LETTERS = 36  # letters in a line beside a plot
+_RIM_POINTS = 2.5  # by which a line is wider than one that lies on it
 
 
 def draw(chart: Chart, styles: Mapping[str, Style]) -> Figure:
@@ -75,7 +85,8 @@ def _lines(chart: LineChart, styles: Mapping[str, Style]) -> Figure:
   panel = _panel(chart, 6.0, 4.0)
   panel.set_ylabel(chart.y_label, parse_math=False)
   plots.open_frame(panel)
-  for line in chart.lines:
+  rims = num_rims(covered_lines(chart.lines))
+  for line, rim in zip(chart.lines, rims, strict=True):
     style = line.style or styles[line.label]
     x = line.points.index
     lower, mean, upper = line.band
@@ -86,7 +97,8 @@ def _lines(chart: LineChart, styles: Mapping[str, Style]) -> Figure:
       color=style.colour,
       linestyle=style.dash.matplotlib,
       marker=style.marker.matplotlib,
-      markersize=5,
+      linewidth=1.5 + _RIM_POINTS * rim,
+      markersize=5 + _RIM_POINTS * rim,
       markevery=max(1, len(mean) // 10),
     )
     panel.fill_between(x, lower, upper, color=style.colour, alpha=0.15, linewidth=0)

@@ -16,10 +16,13 @@ from moon_jax.report.charts import (
   Scatter,
   Spread,
   Style,
+  covered_lines,
+  num_rims,
 )
 from moon_jax.runner.plots import MOST_ANNOTATED, shortened
 
 _MAX_MARKERS = 30
+_RIM_PIXELS = 4  # by which a line is wider than one that lies on it
 _MAX_TICKS = 10  # as many as plotly would set by itself
 _NAME_LETTERS = 26  # letters in a line beside a box or a point
 _NAME_PIXELS = 13  # size of the letters of a class's name
@@ -61,10 +64,13 @@ def figure(chart: Chart, styles: Mapping[str, Style]) -> go.Figure:
 def _add_lines(
   drawing: go.Figure, chart: LineChart, styles: Mapping[str, Style]
 ) -> None:
-  for line in chart.lines:
+  covered = covered_lines(chart.lines)
+  rims = num_rims(covered)
+  for index, line in enumerate(chart.lines):
     style = line.style or styles[line.label]
+    names = [line.label, *(chart.lines[lower].label for lower in covered[index])]
     _add_band(drawing, line, style)
-    _add_line(drawing, chart, line, style)
+    _add_line(drawing, chart, line, style, names, rim=_RIM_PIXELS * rims[index])
   drawing.update_layout(hovermode='closest')
   drawing.update_xaxes(title=chart.x_label)
   drawing.update_yaxes(title=chart.y_label)
@@ -99,21 +105,38 @@ def _series_of(line: Line) -> str | None:
   return line.label if line.style is None else None
 
 
-def _add_line(drawing: go.Figure, chart: LineChart, line: Line, style: Style) -> None:
-  """The mean."""
+def _add_line(
+  drawing: go.Figure,
+  chart: LineChart,
+  line: Line,
+  style: Style,
+  names: Sequence[str],
+  rim: float,
+) -> None:
+  """The mean.
+
+  Args:
+    drawing: the figure.
+    chart: the chart.
+    line: one of its lines.
+    style: its style.
+    names: its label, and those of the lines on which it lies.
+    rim: pixels that stay visible of it under the lines that lie on it.
+  """
   x = line.points.index.tolist()
   _, mean, _ = line.band
   drawing.add_scatter(
     x=x,
     y=list(mean),
     mode='lines+markers' if len(mean) <= _MAX_MARKERS else 'lines',
-    line={'color': style.colour, 'dash': style.dash.plotly, 'width': 2},
-    marker={'symbol': style.marker.plotly, 'size': 7},
+    line={'color': style.colour, 'dash': style.dash.plotly, 'width': 2 + rim},
+    marker={'symbol': style.marker.plotly, 'size': 7 + rim},
     customdata=[
       _estimate_text(mean, std, n)
       for mean, std, n in line.points.itertuples(index=False)
     ],
-    hovertemplate=f'{_with_breaks(line.label)}<br>{chart.x_label} %{{x}}<br>'
+    hovertemplate=f'{"<br>= ".join(map(_with_breaks, names))}<br>'
+    f'{chart.x_label} %{{x}}<br>'
     '%{customdata}<extra></extra>',
     name=line.label,
     meta=_series_of(line),

@@ -19,6 +19,7 @@ from moon_jax.core import files
 from moon_jax.core.errors import UsageError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import ClientMetrics
+from moon_jax.metrics.measuring import Numbers
 from moon_jax.planning.plan import RoundPlan
 from moon_jax.round.evaluation import Score
 from moon_jax.round.traffic import Traffic
@@ -241,7 +242,8 @@ def over_clients(
     examples, does not exceed.
   """
   accuracy = num_correct / sizes
-  by_user = _weighted_spread(column, accuracy, np.ones(len(sizes)))
+  (spread,) = _spreads(accuracy[None], np.ones(1))
+  by_user = {f'{column}_{statistic}': number for statistic, number in spread.items()}
   by_example = _weighted_spread(
     f'{column}_weighted', accuracy, sizes.astype(np.float64)
   )
@@ -269,6 +271,38 @@ def of_seen_and_unseen_users(
     'user_accuracy_seen_mean': float(accuracy[:-num_unseen].mean()),
     'user_accuracy_unseen_mean': float(accuracy[-num_unseen:].mean()),
   }
+
+
+def _spreads(rows: np.ndarray, signs: np.ndarray) -> list[Record]:
+  """The distribution of each row's numbers, each counted once.
+
+  The rows are taken together, because each call of NumPy takes its time, however few
+  clients there are.
+
+  Args:
+    rows: [R, n] finite numbers.
+    signs: [R] 1 if the worst numbers of a row are the lowest, -1 if the highest.
+
+  Returns:
+    [R] statistic -> number; nothing if n is 0.
+  """
+  num_rows, num_clients = rows.shape
+  if num_clients == 0:
+    return [{}] * num_rows
+  mean = rows.sum(axis=1) / num_clients
+  variance = ((rows - mean[:, None]) ** 2).sum(axis=1) / num_clients
+  counts = np.arange(1.0, num_clients + 1)
+  places = np.searchsorted(counts / num_clients, _QUARTILE_FRACTIONS, side='left')
+  statistics = {'mean': mean, 'std': np.sqrt(variance)}
+  statistics |= zip(_QUARTILES, np.sort(rows, axis=1)[:, places].T, strict=True)
+  if num_clients >= _FEWEST_WITH_TENTH:
+    worst_first = np.sort(rows * signs[:, None], axis=1)
+    weights = _weights_in_share(counts, 0.1)
+    statistics['worst_tenth'] = (
+      signs * (worst_first * weights).sum(axis=1) / weights.sum()
+    )
+  columns = np.stack([*statistics.values()], axis=1).tolist()
+  return [dict(zip(statistics, numbers, strict=True)) for numbers in columns]
 
 
 def _weighted_spread(name: str, accuracy: np.ndarray, weights: np.ndarray) -> Record:
@@ -304,10 +338,15 @@ def _weighted_quartiles(numbers: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def _mean_of_worst(accuracy: np.ndarray, weights: np.ndarray, share: float) -> float:
   """The mean of the lowest, up to this share of the weight; the last counts in part."""
   order = np.argsort(accuracy, kind='stable')
-  ends = np.cumsum(weights[order])
-  weight_in_share = np.minimum(ends, share * ends[-1])
-  weight_in_share[1:] -= weight_in_share[:-1].copy()
-  return float(_average(accuracy[order], weight_in_share))
+  weights_in_share = _weights_in_share(np.cumsum(weights[order]), share)
+  return float(_average(accuracy[order], weights_in_share))
+
+
+def _weights_in_share(ends: np.ndarray, share: float) -> np.ndarray:
+  """[n] sums of the weights up to each -> how much of each is in this first share."""
+  weights = np.minimum(ends, share * ends[-1])
+  weights[1:] -= weights[:-1].copy()
+  return weights
 
 
 # Fraction of its own best accuracy at which a run counts as having reached it.
@@ -472,7 +511,7 @@ def measured_record(measured: Measured) -> Record:
   Returns:
     `test_NAME` and `validation_NAME`, means over the models for which the metric is
     defined, absent if there is none; and `user_NAME_...` and so on, see
-    `metric_over_clients`.
+    `metrics_over_clients`.
   """
   record = {}
   for split, numbers in (
@@ -484,34 +523,39 @@ def measured_record(measured: Measured) -> Record:
       if len(defined):
         record[f'{split}_{name}'] = float(defined.mean())
   for kind, numbers in measured.of_clients.items():
-    for name, of_clients in numbers.items():
-      record |= metric_over_clients(of_clients, f'{kind}_{name}', name)
+    record |= metrics_over_clients(numbers, kind)
   return record
 
 
-def metric_over_clients(numbers: np.ndarray, column: str, name: str) -> Record:
-  """The distribution of a metric over users, or clients, each on its own examples.
+def metrics_over_clients(numbers: Numbers, kind: str) -> Record:
+  """The distribution of each metric over users, or clients, each on its own examples.
 
   Args:
-    numbers: [N'] one for each user; NaN if the metric is not defined for its examples.
-    column: beginning of the columns' names.
-    name: name of the metric.
+    numbers: name of a metric -> [N'] one number for each user; NaN if the metric is not
+      defined for its examples.
+    kind: beginning of the columns' names.
 
   Returns:
-    Mean, std, quartiles, and the mean of the worst tenth, of the users for which it is
-    defined, each counted once; the number of the others is `..._undefined`, if there
-    are some. No number is weighted by examples: such a mean is not the metric of all
-    examples.
+    `KIND_NAME_...`: mean, std, quartiles, and the mean of the worst tenth, of the users
+    for which the metric is defined, each counted once; the number of the others is
+    `..._undefined`, if there are some. No number is weighted by examples: such a mean
+    is not the metric of all examples.
   """
-  defined = numbers[~np.isnan(numbers)]
-  num_undefined = len(numbers) - len(defined)
+  rows = np.stack([*numbers.values()])
+  signs = np.array([-1.0 if catalog.is_lower_better(name) else 1.0 for name in numbers])
+  is_undefined = np.isnan(rows)
+  num_undefined = is_undefined.sum(axis=1).tolist()
+  is_complete = ~is_undefined.any(axis=1)
+  complete_spreads = iter(_spreads(rows[is_complete], signs[is_complete]))
   record = {}
-  if len(defined):
-    weights = np.ones(len(defined))
-    record = _weighted_spread(column, defined, weights)
-    worst_tenth = f'{column}_worst_tenth'
-    if catalog.is_lower_better(name) and worst_tenth in record:
-      record[worst_tenth] = -_mean_of_worst(-defined, weights, 0.1)
-  if num_undefined:
-    record[f'{column}{UNDEFINED}'] = num_undefined
+  for row, name in enumerate(numbers):
+    if is_complete[row]:
+      spread = next(complete_spreads)
+    else:
+      defined = rows[row, ~is_undefined[row]]
+      (spread,) = _spreads(defined[None], signs[[row]])
+    for statistic, number in spread.items():
+      record[f'{kind}_{name}_{statistic}'] = number
+    if num_undefined[row]:
+      record[f'{kind}_{name}{UNDEFINED}'] = num_undefined[row]
   return record

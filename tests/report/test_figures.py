@@ -56,6 +56,31 @@ def sweep(num_values):
   )
 
 
+def test_a_line_is_seen_under_another():
+  x = range(1, 7)
+  mean = np.linspace(40.0, 90.0, 6)
+  lines = [
+    Line('FedAvg', estimates(x, mean, np.nan)),
+    Line('MOON', estimates(x, mean - 5.0, np.nan)),
+    Line('Ditto', estimates(x, mean + 0.1, np.nan)),
+  ]
+  chart = over_rounds(SHORT)._replace(lines=lines)
+  (panel,) = figures.draw(chart, styles_of(chart)).axes
+  below, alone, above = (line.get_linewidth() for line in panel.lines)
+  assert below > 2 * above
+  assert alone == above
+  drawing = interactive.figure(chart, styles_of(chart))
+  widths = {t.name: t.line.width for t in drawing.data if t.line.width is not None}
+  assert widths['FedAvg'] > 2 * widths['Ditto'] == 2 * widths['MOON']
+  hover = {t.name: t.hovertemplate for t in drawing.data if t.hovertemplate}
+  assert hover['Ditto'].startswith('Ditto<br>= FedAvg<br>')
+  assert '= ' not in hover['FedAvg'] + hover['MOON']
+  # Many that are all the same do not fill the panel.
+  crowd = over_rounds(LONG)
+  (panel,) = figures.draw(crowd, styles_of(crowd)).axes
+  assert max(line.get_linewidth() for line in panel.lines) < 12
+
+
 def spread(names):
   groups = {name: np.linspace(40.0, 100.0, 10) for name in names}
   return spread_of(groups, f'Accuracy: {SETTING}')

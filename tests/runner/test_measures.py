@@ -77,7 +77,7 @@ def last_test_sizes(run):
 def check_clients(line, kind, numbers):
   """Checks the columns of tests of clients against the number of each."""
   for name, of_clients in numbers.items():
-    expected = round_records.metric_over_clients(of_clients, f'{kind}_{name}', name)
+    expected = round_records.metrics_over_clients({name: of_clients}, kind)
     recorded = columns(line, f'{kind}_{name}')
     assert recorded == pytest.approx(expected, rel=1e-5)
     assert recorded[f'{kind}_{name}_std'] > 0
@@ -193,21 +193,21 @@ def test_users_with_test_examples_of_their_own(tmp_path):
       numbers[name].append(number)
   for name, of_users in numbers.items():
     of_users = np.array(of_users)
-    expected = round_records.metric_over_clients(of_users, f'user_{name}', name)
+    expected = round_records.metrics_over_clients({name: of_users}, 'user')
     assert columns(run.metrics[-1], f'user_{name}') == pytest.approx(expected, rel=1e-5)
 
 
 def test_over_clients_by_hand():
   numbers = np.array([*np.arange(1.0, 20.0), np.nan, np.nan, 20.0])
-  f1 = round_records.metric_over_clients(numbers, 'user_macro_f1', 'macro_f1')
+  f1 = round_records.metrics_over_clients({'macro_f1': numbers}, 'user')
   assert f1['user_macro_f1_mean'] == 10.5
   assert f1['user_macro_f1_worst_tenth'] == pytest.approx(1.5)
   assert f1['user_macro_f1_undefined'] == 2
   # A large error is bad.
-  error = round_records.metric_over_clients(numbers, 'user_ece', 'ece')
+  error = round_records.metrics_over_clients({'ece': numbers}, 'user')
   assert error['user_ece_worst_tenth'] == pytest.approx(19.5)
   assert error['user_ece_min'] == 1
-  nothing = round_records.metric_over_clients(np.array([np.nan]), 'user_auc', 'auc')
+  nothing = round_records.metrics_over_clients({'auc': np.array([np.nan])}, 'user')
   assert nothing == {'user_auc_undefined': 1}
 
 
