@@ -10,7 +10,7 @@ import numpy as np
 from moon_jax import catalog, models
 from moon_jax import config as config_lib
 from moon_jax.algorithms.wrappers import topology
-from moon_jax.building import experiment, programs, scheduling, traced
+from moon_jax.building import experiment, programs, round_scalars, scheduling
 from moon_jax.building.algorithm import AlgorithmOptions, make_algorithm
 from moon_jax.building.data import TrainingData
 from moon_jax.core.types import Form, Scale
@@ -400,7 +400,7 @@ def round_of(algorithm, round_options=RoundOptions()):
 def scalars(algorithm, seed=0, optimizer=None, local_optimizer='sgd'):
   """The numbers of a round; `optimizer` changes some of OPTIMIZER."""
   config = config_of(seed=seed, optimizer=optimizer, local_optimizer=local_optimizer)
-  return traced.scalars(config, algorithm, 0)
+  return round_scalars.scalars_of_round(config, algorithm, 0)
 
 
 def ring(num_clients):
@@ -504,7 +504,7 @@ def first_state(algorithm, model='mlp', **options):
 def state_of(chosen, model='mlp', num_clients=NUM_CLIENTS, num_devices=1):
   """The state of an Algorithm before the first round, on the devices of a round."""
   chosen = with_empty_sums(chosen, network(model))
-  state = experiment.first_state(chosen, variables(model), num_clients)
+  state = experiment.make_initial_state(chosen, variables(model), num_clients)
   if num_devices == 1:
     return state
   return devices.replicate(state, devices.mesh(num_devices))

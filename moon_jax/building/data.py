@@ -330,7 +330,7 @@ def train_on_devices(
   training_partition: Partition,
   label_flippers: np.ndarray,
   mesh: Mesh,
-  place: Callable[[PyTree, Mesh], PyTree],
+  put: Callable[[PyTree, Mesh], PyTree],
 ) -> TrainSplit:
   """The training split on the devices, as its owners see it.
 
@@ -339,7 +339,7 @@ def train_on_devices(
     training_partition: the owner of each example on which a client trains.
     label_flippers: ids of the clients that train on flipped labels.
     mesh: the devices.
-    place: puts arrays on the devices, or makes shapes of them.
+    put: puts arrays on the devices, or makes shapes of them.
   """
   dataset = divided.dataset
   # Of all that a client owns, also of what tests it.
@@ -361,4 +361,4 @@ def train_on_devices(
     position_of_row=position_of_row,
     holds_cohort_only=False,
   )
-  return place(split, mesh)
+  return put(split, mesh)

@@ -30,6 +30,7 @@ from moon_jax.building.network import (
   make_network,
   require_filler_ignored,
 )
+from moon_jax.building.round_scalars import ScalarOptions
 from moon_jax.building.scheduling import TrainingSetupOptions, make_training_setup
 from moon_jax.building.testing import (
   ClientTestOptions,
@@ -38,7 +39,6 @@ from moon_jax.building.testing import (
   hold_out_client_tests,
   tests_on_devices,
 )
-from moon_jax.building.traced import TracedOptions
 from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.config import Config
 from moon_jax.core import tree
@@ -99,7 +99,7 @@ class Options:
     freezing: about the layers that are not trained.
     algorithm: about the algorithm.
     client_tests: about the examples that test single clients.
-    traced: about the scalars of the rounds.
+    scalars: about the scalars of the rounds.
     training_setup: about who trains, where, when and for how long.
   """
 
@@ -109,7 +109,7 @@ class Options:
     self.freezing = FreezingOptions(config)
     self.algorithm = AlgorithmOptions(config)
     self.client_tests = ClientTestOptions(config)
-    self.traced = TracedOptions(config)
+    self.scalars = ScalarOptions(config)
     self.training_setup = TrainingSetupOptions(config)
 
 
@@ -169,7 +169,7 @@ def assemble(options: Options, divided: Divided, backend: str | None) -> Assembl
 
 
 def build(
-  config: Config,
+  asked_config: Config,
   load: Callable[[DataOptions], Dataset] = load_data,
   min_steps: int = 0,
   *,
@@ -177,8 +177,10 @@ def build(
 ) -> Experiment:
   """Loads the data, deals it out and builds the functions; compiles nothing.
 
+  It prints what there is to say about the initial weights, to standard error.
+
   Args:
-    config: the configuration.
+    asked_config: the configuration as it was asked for.
     load: function that loads the data.
     min_steps: lower bound of the steps that a round has room for, so that runs that
       need fewer steps share programs.
@@ -189,11 +191,11 @@ def build(
     UsageError: the data are missing, cannot be dealt as asked, or do not fit.
   """
   backend = jax.default_backend()
-  config = with_one_client_if_centralized(config)
-  data_options = DataOptions(config)
+  asked_config = with_one_client_if_centralized(asked_config)
+  data_options = DataOptions(asked_config)
   loaded = load(data_options)
   divided = divide(loaded, data_options)
-  config = with_clients_of_data(config, divided)
+  config = with_clients_of_data(asked_config, divided)
 
   options = Options(config)
   assembled = assemble(options, divided, backend)
@@ -203,7 +205,9 @@ def build(
   if network.weights_notice and has_pixels:
     print(network.weights_notice, file=sys.stderr)
   with explaining_errors_of(options.algorithm.part):
-    scalars = options.traced.scalars(algorithm, round_index=0)
+    # Traffic depends on no number, but `broadcast` and `upload` are traced with the
+    # scalars of some round.
+    scalars = options.scalars.of_round(algorithm, round_index=0)
     traffic = traffic_of_client(
       algorithm, network.shapes, scalars, dataset.num_classes, network.frozen
     )
@@ -221,14 +225,14 @@ def build(
     min_steps=min_steps,
   )
 
-  place = devices.replicate if has_pixels else devices.shapes
-  if setup.stream:
+  put = devices.replicate if has_pixels else devices.shapes
+  if setup.stream:  # the examples stay on disk
     train_split = setup.stream.split_shape(setup.mesh)
   else:
     train_split = train_on_devices(
-      divided, training_partition, setup.label_flippers, setup.mesh, place
+      divided, training_partition, setup.label_flippers, setup.mesh, put
     )
-  tests = tests_on_devices(divided, held_out.client_tests, setup.mesh, place)
+  tests = tests_on_devices(divided, held_out.client_tests, setup.mesh, put)
 
   return Experiment(
     config=config,
@@ -261,27 +265,29 @@ def initial_state(experiment: Experiment) -> State:
   """The state before the first round; it depends on the seed or `initial_weights`."""
   variables = experiment.network.init(experiment.config.seed)
   # One program: outside of one, each array would be a program of its own.
-  make_state = jax.jit(functools.partial(_first_state_of, experiment))
+  make_state = jax.jit(functools.partial(_initial_state_of, experiment))
   state = make_state(variables)
   return devices.replicate(state, experiment.placement.mesh)
 
 
-def state_shapes(experiment: Experiment) -> State:
+def initial_state_shapes(experiment: Experiment) -> State:
   """`initial_state` as ShapeDtypeStructs; computes nothing."""
-  make_state = functools.partial(_first_state_of, experiment)
+  make_state = functools.partial(_initial_state_of, experiment)
   state = jax.eval_shape(make_state, experiment.network.shapes)
   return devices.shapes(state, experiment.placement.mesh)
 
 
-def _first_state_of(experiment: Experiment, variables: PyTree) -> State:
+def _initial_state_of(experiment: Experiment, variables: PyTree) -> State:
   if experiment.placement.client_memory.on_device:
     num_memories = experiment.config.num_clients
   else:
     num_memories = experiment.planner.participation.cohort_size
-  return first_state(experiment.algorithm, variables, num_memories)
+  return make_initial_state(experiment.algorithm, variables, num_memories)
 
 
-def first_state(algorithm: Algorithm, variables: PyTree, num_clients: int) -> State:
+def make_initial_state(
+  algorithm: Algorithm, variables: PyTree, num_clients: int
+) -> State:
   """The state in which the global model, and every client's, has these variables.
 
   Args:

@@ -15,7 +15,7 @@ from jax.stages import Lowered
 
 from moon_jax import catalog
 from moon_jax.algorithms.base import Algorithm, SecondTraining
-from moon_jax.building import traced
+from moon_jax.building import round_scalars
 from moon_jax.building.experiment import Experiment
 from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.config import flatten
@@ -53,7 +53,9 @@ def round_inputs(
   experiment: Experiment, round_index: int, plan: DevicePlan
 ) -> RoundInputs:
   """Copies a round's plan and scalars to the device; round_index counts from 0."""
-  scalars = traced.scalars(experiment.config, experiment.algorithm, round_index)
+  scalars = round_scalars.scalars_of_round(
+    experiment.config, experiment.algorithm, round_index
+  )
   mesh = experiment.placement.mesh
   return RoundInputs(
     plan=devices.split(plan, lanes.plan_spec(plan), mesh),
@@ -278,7 +280,7 @@ def local_training(experiment: Experiment) -> client_training.LocalTraining:
   """Local training of one client, as it is configured."""
   config = experiment.config
   part = catalog.part('optimizer', config.optimizer.name)
-  options = traced.split(catalog.options('optimizer', flatten(config)))
+  options = round_scalars.split(catalog.options('optimizer', flatten(config)))
   make_optimizer = functools.partial(
     part.build, optax.GradientTransformation, **options.built_in
   )

@@ -136,7 +136,7 @@ def tests_on_devices(
   divided: Divided,
   client_tests: ClientTestRows | None,
   mesh: Mesh,
-  place: Callable[[PyTree, Mesh], PyTree],
+  put: Callable[[PyTree, Mesh], PyTree],
 ) -> Tests:
   """The tests of the server, of the users and of the clients, on the devices.
 
@@ -144,7 +144,7 @@ def tests_on_devices(
     divided: the data.
     client_tests: the tests of the clients.
     mesh: the devices.
-    place: puts arrays on the devices, or makes shapes of them.
+    put: puts arrays on the devices, or makes shapes of them.
   """
   dataset = divided.dataset
   test_users = users.test_users(dataset)
@@ -170,9 +170,9 @@ def tests_on_devices(
       std=dataset.std,
       content=dataset.form.content,
     )
-    validation = place(validation, mesh)
+    validation = put(validation, mesh)
   return Tests(
-    examples=place(examples, mesh),
+    examples=put(examples, mesh),
     validation=validation,
     of_clients=client_tests,
     users=test_users,

@@ -366,7 +366,9 @@ def _from_run_directory(
     return jax.device_get(algorithm.init_client(first_variables))
 
   shapes = jax.eval_shape(
-    lambda variables: experiment.first_state(algorithm, variables, config.num_clients),
+    lambda variables: experiment.make_initial_state(
+      algorithm, variables, config.num_clients
+    ),
     network.shapes,
   )
   state = checkpoint.newest(

@@ -14,7 +14,7 @@ import jax
 
 from moon_jax.building import programs
 from moon_jax.building.data import DataOptions, load_data
-from moon_jax.building.experiment import Experiment, build, state_shapes
+from moon_jax.building.experiment import Experiment, build, initial_state_shapes
 from moon_jax.config import Config
 from moon_jax.core import activity
 from moon_jax.core.types import Dataset, PyTree
@@ -120,7 +120,7 @@ class Ahead:
         return
       plan = experiment.planner.plan(0).for_device()
       inputs = programs.round_inputs(experiment, 0, plan)
-      state = state_shapes(experiment)
+      state = initial_state_shapes(experiment)
       compiled = compile_cache.compiled(
         self._config.execution.compile_cache,
         lambda: programs.compile_programs(experiment, state, inputs),

@@ -305,7 +305,7 @@ def test_feddyn_of_two_parabolas(cohorts, options, expected):
 def test_the_model_of_feddyn_that_is_tested(evaluate, tested):
   dyn, server, _ = dynamic_rounds([(0, 1)], evaluate=evaluate)
   assert dyn.evaluated(server, ())['params']['w'].tolist() == [tested]
-  leaves = jax.tree.leaves(experiment.first_state(dyn, server.variables, 2))
+  leaves = jax.tree.leaves(experiment.make_initial_state(dyn, server.variables, 2))
   assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)
 
 
@@ -439,7 +439,7 @@ def test_the_model_of_fedexp_that_is_tested(evaluate, tested):
   algorithm, server = exp_step([(2, 0)], [1.0], start=5.0, evaluate=evaluate)
   (w,) = algorithm.evaluated(server, ())['params']['w']
   assert w.tolist() == tested
-  state = experiment.first_state(algorithm, server.variables, 2)
+  state = experiment.make_initial_state(algorithm, server.variables, 2)
   leaves = jax.tree.leaves(state)
   # A round donates its state, so no buffer may be in the state twice.
   assert len({leaf.unsafe_buffer_pointer() for leaf in leaves}) == len(leaves)

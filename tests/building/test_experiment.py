@@ -13,7 +13,7 @@ import moon_jax
 from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.algorithms import base
-from moon_jax.building import experiment, programs, traced
+from moon_jax.building import experiment, programs, round_scalars
 from moon_jax.config import cli
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
@@ -74,7 +74,7 @@ def test_the_partition_may_have_a_seed_of_its_own():
   assert seed_4.config.partition.seed == 'auto'
   assert fixed.config.partition.seed == 3
   for built in (seed_4, fixed):
-    assert traced.scalars(built.config, built.algorithm, 0).seed == 4
+    assert round_scalars.scalars_of_round(built.config, built.algorithm, 0).seed == 4
 
 
 # Algorithm -> numbers that one client receives and sends in a round: one figure if they
@@ -174,7 +174,7 @@ def test_every_knob_reaches_the_part_it_is_for():
   work = built.planner.training.work
   assert (built.planner.seed, work.batch_size, work.local_epochs) == (3, 7, 2)
   # Draws on the device depend on the seed too.
-  assert traced.scalars(built.config, built.algorithm, 0).seed == 3
+  assert round_scalars.scalars_of_round(built.config, built.algorithm, 0).seed == 3
   assert build('batch_size=1000000000').planner.training.work.batch_size < 200
   # 6 * 0.25 = 1.5, and halves are rounded up.
   assert built.planner.participation.cohort_size == 2
@@ -396,7 +396,10 @@ def test_a_knob_that_is_not_used_changes_nothing():
 
 def test_what_an_algorithm_of_ones_own_may_send_keep_and_test():
   built = build()
-  network, scalars = built.network, traced.scalars(built.config, base.Algorithm(), 0)
+  network, scalars = (
+    built.network,
+    round_scalars.scalars_of_round(built.config, base.Algorithm(), 0),
+  )
 
   def upload(trained, task):
     return Upload({'sums': task.class_counts[:, None] * jnp.ones((10, 4))}, ()), ()

@@ -56,7 +56,7 @@ def saved_memories(workdir):
   built = experiment.build(config)
   start = built.network.init(config.seed)
   template = jax.eval_shape(
-    lambda: experiment.first_state(built.algorithm, start, config.num_clients)
+    lambda: experiment.make_initial_state(built.algorithm, start, config.num_clients)
   )
 
   def first():

@@ -1,4 +1,8 @@
-"""The values that a compiled program takes as arguments: a change compiles nothing."""
+"""The numbers that a round's compiled program takes: a change compiles nothing.
+
+They are the scalars of the round, such as mu and the learning rate (`Scalars`). JAX
+calls such arguments traced.
+"""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -25,7 +29,7 @@ class SplitOptions(NamedTuple):
   built_in: dict[str, Any]
 
 
-class TracedOptions:
+class ScalarOptions:
   """What a configuration says about the scalars of its rounds.
 
   Attributes:
@@ -46,7 +50,7 @@ class TracedOptions:
       self.optimizer['body_factor'] = body_rate / config.optimizer.learning_rate
     self.learning_rate = LearningRate(config)
 
-  def scalars(self, algorithm: Algorithm, round_index: int) -> Scalars:
+  def of_round(self, algorithm: Algorithm, round_index: int) -> Scalars:
     """The scalars of a round, each a float32 array; round_index counts from 0."""
     rate = self.learning_rate.of_round(round_index)
     algorithm_scalars, optimizer_scalars = jax.tree.map(
@@ -69,6 +73,6 @@ def split(options: Mapping[str, Any]) -> SplitOptions:
   return SplitOptions(traced=traced, built_in=built_in)
 
 
-def scalars(config: Config, algorithm: Algorithm, round_index: int) -> Scalars:
+def scalars_of_round(config: Config, algorithm: Algorithm, round_index: int) -> Scalars:
   """The scalars of a round, each a float32 array; round_index counts from 0."""
-  return TracedOptions(config).scalars(algorithm, round_index)
+  return ScalarOptions(config).of_round(algorithm, round_index)
