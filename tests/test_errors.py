@@ -162,6 +162,7 @@ sweep --over=seed=1 --config=none.py -> --config='none.py'
 sweep --over=seed=1 --config.data.source=npz --config.data.path=none -> No such file
 launch --config.data.source=npz --config.data.path=none.npz -> data.path='none.npz'
 launch --config.initial_weights=none.npz -> --config.initial_weights='none.npz'
+launch --config.availability.name=trace --config.availability.path=none -> path='none'
 convert --out=a --config.data.source=npz --config.data.path=none -> data.path='none'
 convert --out={LONG} -> File name too long
 convert --out={LONG[:-50]}.npz --synthetic=3 -> --synthetic='3'

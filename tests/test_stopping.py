@@ -3,6 +3,7 @@
 import signal
 import time
 
+import numpy as np
 import pytest
 
 from moon_jax.core.errors import ExitCode
@@ -23,14 +24,18 @@ def this_package(monkeypatch):
   monkeypatch.setenv('PYTHONPATH', str(ROOT))
 
 
-def check_ends(process, number):
-  """The process ends soon after a signal, with one line and the code of the signal."""
+def check_ends(process, number, *, is_logged=False):
+  """The process ends soon after a signal, with one line and the code of the signal.
+
+  If JAX logs what it compiles, its lines come before.
+  """
   begin = time.monotonic()
   process.send(number)
   ended = process.finish()
   assert time.monotonic() - begin < LIMIT_SECONDS
   name, exit_code = CODES[number]
-  assert ended.stderr == AT_ONCE.format(name=name)
+  printed = ended.stderr.splitlines(keepends=True)
+  assert AT_ONCE.format(name=name) in (printed[-1:] if is_logged else [ended.stderr])
   assert ended.returncode == exit_code
 
 
@@ -68,6 +73,20 @@ def test_a_conversion_leaves_nothing(number, tmp_path):
       time.sleep(0.01)
     check_ends(process, number)
   assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', CODES)
+def test_predictions_leave_nothing(number, two_rounds, tmp_path):
+  """In the middle of a prediction that takes far longer."""
+  np.savez(tmp_path / 'in.npz', images=np.zeros((2_000_000, 8, 8), np.uint8))
+  words = (f'--workdir={two_rounds}', '--input=in.npz', '--output=out.csv')
+  program = ('-m', 'moon_jax.predict')
+  with Running(tmp_path, *words, program=program, JAX_LOG_COMPILES='1') as process:
+    process.wait_for('Finished XLA compilation of jit(forward)', stream='stderr')
+    time.sleep(1)
+    check_ends(process, number, is_logged=True)
+  assert [path.name for path in tmp_path.iterdir()] == ['in.npz']
 
 
 # In the place of a library that takes long to load.

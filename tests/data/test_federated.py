@@ -10,10 +10,11 @@ from moon_jax.core.errors import UsageError
 from moon_jax.data import sources
 from moon_jax.data.dataset import make_dataset
 from moon_jax.data.errors import DataError
-from moon_jax.data.federated import assembled, users
+from moon_jax.data.federated import assembled, sqlite, users
 from tests.data import federations
 from tests.data.federations import as_rows, load
 from tests.data.test_sources import prepare, without_tensorflow
+from tests.refusals import refused
 
 FEDERATION = federations.make_federation()
 
@@ -55,6 +56,15 @@ def test_a_file_is_read_without_a_lock(layout, tmp_path):
     fcntl.flock(file, fcntl.LOCK_EX)
     fcntl.lockf(file, fcntl.LOCK_EX)
     assert len(load(knobs).clients) == 5
+
+
+def test_reading_a_database_has_a_limit_of_steps(tmp_path, monkeypatch):
+  knobs = federations.sqlite(tmp_path, FEDERATION)
+  monkeypatch.setattr(sqlite, '_STEPS_PER_CALL', 1)
+  assert len(load(knobs).clients) == 5
+  monkeypatch.setattr(sqlite, '_MAX_STEPS', 3)
+  with refused(DataError, 'must be an SQLite database .*interrupted'):
+    load(knobs)
 
 
 def test_a_database_holds_what_fedjax_packs():

@@ -14,6 +14,7 @@ from moon_jax.data.errors import DataError
 from moon_jax.data.pixels import pixel_statistics
 from tests.data.federations import as_rows, save_arrays
 from tests.refusals import refused
+from tests.watching import openings
 
 PREPARED = pathlib.Path(__file__).parents[3] / 'shared/data/tfds'
 needs_prepared = pytest.mark.skipif(
@@ -437,6 +438,20 @@ def test_without_a_cache_folder_a_tfds_set_is_decoded(small_mnist, cache):
   (cache / 'moon_jax').write_text('no folder')
   expected = load_mnist(small_mnist)
   assert same(load_mnist(small_mnist), expected)
+
+
+def test_a_cache_where_others_may_write_is_not_used(small_mnist, cache, capsys):
+  expected = load_mnist(small_mnist)
+  folder = cache / 'moon_jax/data'
+  (kept,) = folder.iterdir()
+  folder.chmod(0o770)
+  with openings(folder) as opened:
+    assert same(load_mnist(small_mnist), expected)
+    assert not [path for path in opened() if path.startswith(str(kept))]
+  kept.unlink()
+  assert same(load_mnist(small_mnist), expected)
+  assert list(folder.iterdir()) == []
+  assert 'nobody else may write there' in capsys.readouterr().err
 
 
 def test_images_of_another_version_are_decoded_anew(small_mnist, cache, monkeypatch):

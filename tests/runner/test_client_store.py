@@ -252,6 +252,17 @@ def test_a_file_without_what_any_checkpoint_needs(
   assert f'{problem}); set aside as bad-6-1' in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_the_file_of_another_run_is_damage(trained, copied, capsys):
+  workdir, other = copied(algorithm='solo'), trained(algorithm='solo', seed=1)
+  shutil.copy(other / 'checkpoints/clients.bin', workdir / 'checkpoints/clients.bin')
+  with pytest.raises(NoCheckpointError, match='holds no usable checkpoint'):
+    run(workdir, 'disk', algorithm='solo', num_rounds=8)
+  printed = capsys.readouterr().out
+  assert 'clients.bin is too short); set aside as bad-6-1' in printed
+  assert 'in clients.bin has changed); set aside as bad-4-1' in printed
+
+
 def test_memories_written_at_a_start_spare_older_checkpoints(trained, copied, capsys):
   """The newest checkpoint has all memories in its state, the older one in the file."""
   workdir = copied('disk', num_rounds=2)

@@ -285,6 +285,13 @@ RARER_SIGNALS = {
     SAVING + AT_ONCE,
     LONG_ROUNDS,
   ),
+  'Ctrl-C twice in a round': SignalCase(
+    until_in_round,
+    (signal.SIGINT, signal.SIGINT),
+    ExitCode.INTERRUPTED,
+    SAVING + AT_ONCE,
+    LONG_ROUNDS,
+  ),
   'SIGHUP under nohup': SignalCase(
     until_a_round_is_recorded,
     (signal.SIGHUP,),
@@ -352,6 +359,61 @@ def test_stopped_while_it_compiles(tmp_path):
   command = f'python launch.py {" ".join(words)}'
   assert completed.stderr.endswith(AT_ONCE.format(name='SIGTERM', command=command))
   assert completed.stdout.endswith('compiling one round and one test ... ')
+
+
+# A source of the user's own code that does not return to Python.
+ENDLESS_SOURCE = """
+import sqlite3
+import moon_jax
+from moon_jax.config import import_config
+def read():
+  print('reading', flush=True)
+  query = 'WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) '
+  sqlite3.connect(':memory:').execute(query + 'SELECT max(i) FROM n')
+moon_jax.register_data('endless', read)
+get_config = import_config('configs/digits_moon.py').get_config
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_stopped_while_it_reads_the_data(number, tmp_path):
+  (tmp_path / 'mine.py').write_text(ENDLESS_SOURCE)
+  words = ['--config=mine.py', '--config.data.source=endless', '--workdir=run']
+  with Running(tmp_path, *words) as process:
+    process.wait_for('reading')
+    process.send(number)
+    begin = time.monotonic()
+    completed = process.finish()
+  assert time.monotonic() - begin < 5
+  assert completed.returncode == signals.ENDINGS[number].exit_code
+  command = f'python launch.py {" ".join(words)}'
+  name = SIGNAL_NAMES[number]
+  assert completed.stderr == AT_ONCE.format(name=name, command=command)
+  assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_stopped_while_pictures_are_drawn(number, tmp_path, undisturbed):
+  """The process ends at once; the same command draws them."""
+  run = tmp_path / 'run'
+  with Running(tmp_path, *SIX_ROUNDS) as process:
+    process.pause_when(lambda: (run / 'curves.png').exists())
+    assert not (run / 'summary.json').exists()
+    process.send(number)
+    process.send(signal.SIGCONT)
+    begin = time.monotonic()
+    completed = process.finish()
+  assert time.monotonic() - begin < 5
+  assert completed.returncode == signals.ENDINGS[number].exit_code
+  command = f'python launch.py {" ".join(SIX_ROUNDS)}'
+  name = SIGNAL_NAMES[number]
+  assert completed.stderr == AT_ONCE.format(name=name, command=command)
+  resumed = launch(tmp_path, *SIX_ROUNDS)
+  check_success(resumed)
+  assert (run / 'partition.png').exists()
+  check_same_end(run, undisturbed(SIX_ROUNDS), NUM_ROUNDS[SIX_ROUNDS])
 
 
 def run_for(process, run, seconds, max_lines):
@@ -705,17 +767,21 @@ SHARED_DISKS = {
   'a summary that stays in use': ends_at(
     'summary.json', errno.ETXTBSY, 'rename {} 0 run/summary.json'
   ),
-  'a quota at close': ends_at(
-    'partition.npz', errno.EDQUOT, 'close {} 1 run/partition.npz'
-  ),
-  'a quota when a manifest is closed': ends_at(
-    'checkpoints/4', errno.EDQUOT, 'close {} 1 checkpoints/4.partial/manifest'
-  ),
-  # All that they hold has been flushed.
-  'a quota when files are closed that have been flushed': DiskCase(
-    f'close {errno.EDQUOT} 0 run/metrics.jsonl$; '
-    f'close {errno.EDQUOT} 0 run/timings.jsonl$; close {errno.EDQUOT} 0 run/.lock'
-  ),
+  **{
+    f'no space at close: {errno.errorcode[number]}, {name}': case
+    for number in (errno.EDQUOT, errno.ENOSPC)
+    for name, case in {
+      'a partition': ends_at('partition.npz', number, 'close {} 1 run/partition.npz'),
+      'a manifest': ends_at(
+        'checkpoints/4', number, 'close {} 1 checkpoints/4.partial/manifest'
+      ),
+      # All that they hold has been flushed.
+      'files that have been flushed': DiskCase(
+        f'close {number} 0 run/metrics.jsonl$; '
+        f'close {number} 0 run/timings.jsonl$; close {number} 0 run/.lock'
+      ),
+    }.items()
+  },
   'a quota in a checkpoint': ends_at(
     'checkpoints/3',
     errno.EDQUOT,

@@ -8,8 +8,11 @@ import pytest
 
 from moon_jax import __main__, export
 from moon_jax.core.errors import ExitCode
+from moon_jax.data import convert
 from moon_jax.predict import command as predict
 from moon_jax.report import __main__ as report
+from moon_jax.runner.signals import Stop
+from moon_jax.sweeps import command as sweep
 from tests.data import test_sources
 from tests.run_directories import words_of
 
@@ -27,13 +30,19 @@ def test_an_odd_name_works_in_every_program(tmp_path, monkeypatch, capsys):
     np.savez(file, **arrays)
   source = ['--config.data.source=npz', f'--config.data.path={data}']
   words = [*words_of(num_rounds=1), *source, '--config.partition.min_size=1']
-  outputs = (f'weights {NAME}.npz', f'predictions {NAME}.npz', f'report {NAME}')
+  outputs = (
+    *(f'weights {NAME}.npz', f'predictions {NAME}.npz', f'report {NAME}'),
+    *(f'converted {NAME}.npz', f'sweep {NAME}'),
+  )
   assert __main__.launch([*words, f'--workdir={NAME}']) == ExitCode.DONE
   assert export.main([NAME, f'--output={outputs[0]}']) == ExitCode.DONE
   np.savez('images.npz', images=arrays['test_x'])
   predict_words = [f'--workdir={NAME}', '--input=images.npz', f'--output={outputs[1]}']
   assert predict.main(predict_words) == ExitCode.DONE
   assert report.main([NAME, f'--out={outputs[2]}', '--features=none']) == ExitCode.DONE
+  assert convert.main([*source, f'--out={outputs[3]}']) == ExitCode.DONE
+  over = ['--over=seed=0', '--jobs=1', '--no-report', f'--out={outputs[4]}']
+  assert sweep.main([*words, *over], Stop()) == ExitCode.DONE
   out, err = capsys.readouterr()
   assert (out + err).replace('\n', '').isprintable()
   for name in outputs:
