@@ -6,6 +6,7 @@ from moon_jax.core.errors import KnobError
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.shares import share_of
 from moon_jax.core.types import Dataset
+from moon_jax.data.rows import images_of_rows
 
 
 def validation_split(
@@ -57,12 +58,12 @@ def validation_split(
     )
   users = dataset.train_clients
   remaining = dataset._replace(
-    train_images=dataset.train_images[~is_held_out],
+    train_images=images_of_rows(dataset.train_images, ~is_held_out),
     train_labels=dataset.train_labels[~is_held_out],
     train_clients=None if users is None else users[~is_held_out],
   )
   return remaining, (
-    dataset.train_images[is_held_out],
+    images_of_rows(dataset.train_images, is_held_out),
     dataset.train_labels[is_held_out],
   )
 

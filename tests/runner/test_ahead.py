@@ -3,12 +3,16 @@
 import threading
 
 import jax
+import numpy as np
 import pytest
 
 from moon_jax.building import experiment, programs
 from moon_jax.building.data import DataOptions, load_data
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode
+from moon_jax.core.types import Dataset
+from moon_jax.data import holdout
+from moon_jax.data.federated import users
 from moon_jax.runner import ahead
 from tests.data.test_sources import prepare
 from tests.processes import ROOT, launched
@@ -107,3 +111,24 @@ def test_the_programs_are_those_of_the_run_or_none(folder):
   assert begun.programs_for(longer, state, inputs) == (None, 0.0)
   other = load_data(DataOptions(config))
   assert (other.train_images == data.train_images).all()
+
+
+def test_images_without_pixels_take_no_memory_when_some_are_chosen():
+  num_bytes = 2**40
+  images = np.broadcast_to(np.uint8(0), (20, num_bytes, 1, 1))
+  labels = np.repeat(np.int32([0, 1]), 10)
+  data = Dataset(
+    name='cifar10',
+    train_images=images,
+    train_labels=labels,
+    test_images=images,
+    test_labels=labels,
+    num_classes=2,
+    mean=np.zeros(1, np.float32),
+    std=np.ones(1, np.float32),
+  )
+  limited = users.limited(data, 10)
+  remaining, (validation, _) = holdout.validation_split(limited, 0.5, seed=0)
+  assert limited.test_images.shape == (10, num_bytes, 1, 1)
+  assert len(remaining.train_images) + len(validation) == 10
+  assert not any((*remaining.train_images.strides, *validation.strides))

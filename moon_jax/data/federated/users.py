@@ -9,6 +9,7 @@ from moon_jax.core.errors import KnobError
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.types import Dataset, Stored
 from moon_jax.data.errors import DataError
+from moon_jax.data.rows import images_of_rows
 
 _VALIDATION_DRAW = 9  # of Purpose.SUBSET; 0 and 1 are the splits, 2 the users
 
@@ -238,14 +239,14 @@ def _with_rows(
   if train_rows is not None:
     owner = dataset.train_clients
     dataset = dataset._replace(
-      train_images=dataset.train_images[train_rows],
+      train_images=images_of_rows(dataset.train_images, train_rows),
       train_labels=dataset.train_labels[train_rows],
       train_clients=None if owner is None else owner[train_rows],
     )
   if test_rows is not None:
     owner = dataset.test_clients
     dataset = dataset._replace(
-      test_images=dataset.test_images[test_rows],
+      test_images=images_of_rows(dataset.test_images, test_rows),
       test_labels=dataset.test_labels[test_rows],
       test_clients=None if owner is None else owner[test_rows],
     )
