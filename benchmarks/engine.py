@@ -155,7 +155,7 @@ def _step(built, state):
     start = training.start(client, received, memory, scalars, batch, client_facts)
     return training.step(start, references, received, scalars, batch, jax.random.key(0))
 
-  is_once_a_round = programs.num_represented_once(built, training, state)
+  is_once_a_round = programs.max_table_examples(built, training, state)
   times_in_a_step = 1 / built.config.local_epochs if is_once_a_round else 1
   references = jax.eval_shape(represent, batch)
   return (

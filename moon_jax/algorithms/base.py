@@ -136,9 +136,11 @@ class Algorithm(NamedTuple):
     upload: (trained variables, task) -> an Upload, and the client's new memory.
     report: (trained variables, task) -> name -> [] float32, recorded as the mean and
       quantiles over the cohort.
-    aggregate: (Server, mean of the cohort's Uploads, cohort size / number of clients,
-      scalars) -> the new Server. The server sees only this mean: no upload is stored.
-      `mean.weighted` is the mean model, unless `upload` sends something else.
+    aggregate: (Server, mean, participation, scalars) -> the new Server. `mean` is an
+      Upload, the mean over the clients of the cohort whose results are finite;
+      `participation` is their number / number of all clients. The server sees only this
+      mean: no upload is stored. `mean.weighted` is the mean model, unless `upload`
+      sends something else.
     needs_all_uploads: whether `aggregate` gets `Uploads`, those of every client, in
       place of the mean, which costs the memory of K uploads on every device.
     evaluated: (server, clients [N, ...]) -> [M, ...] variables of the models to test.

@@ -63,8 +63,8 @@ def model_contrastive(
   Args:
     z: [B, D] representation under the weights being trained.
     z_global: [B, D] representation under the weights received this round.
-    z_previous: [P, B, D] representation under the weights that the client trained last.
-    exists: [P] bool, which of the previous weights count; if none counts, the loss is
+    z_previous: [M, B, D] representation under the weights that the client trained last.
+    exists: [M] bool, which of the previous weights count; if none counts, the loss is
       0.
     temperature: [] tau > 0, no unit.
     mask: [B] 1.0 for a real example, 0.0 for filler.

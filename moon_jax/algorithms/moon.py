@@ -62,7 +62,10 @@ def moon(
     return networks
 
   def negatives(references, count):
-    """[P, B, D] representations under the previous models, and [P] which count."""
+    """The negatives [M, B, D], and [M] bool, which of them exist; M is `num_previous`.
+
+    `references` are the batch's representations under the networks of `frozen`.
+    """
     stacked = jnp.stack([references[f'previous_{age}'] for age in range(num_previous)])
     if negative == 'global':
       newest = jnp.where(count > 0, stacked[0], references['global'])
@@ -86,6 +89,7 @@ def moon(
     return total, parts | contrast
 
   def upload(trained, task):
+    """Sends the model, and keeps it as the newest negative of the next round."""
     models = (trained, *task.memory.models[:-1])
     count = jnp.minimum(task.memory.count + 1.0, float(num_previous))
     return Upload(weighted=trained), Previous(models, count)

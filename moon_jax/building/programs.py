@@ -183,7 +183,7 @@ def run_round(
   train_cohort = cohort_training(
     experiment,
     algorithm,
-    num_represented_once=num_represented_once(
+    max_table_examples=max_table_examples(
       experiment, local_training(experiment), state
     ),
   )
@@ -197,9 +197,9 @@ def run_round(
 
 
 def cohort_training(
-  experiment: Experiment, algorithm: Algorithm, *, num_represented_once: int = 0
+  experiment: Experiment, algorithm: Algorithm, *, max_table_examples: int = 0
 ) -> Callable[[client_training.Work], client_training.Finished]:
-  """Builds the function that trains a cohort; see also `num_represented_once`."""
+  """Builds the function that trains a cohort; see also `max_table_examples`."""
   config = experiment.config
   augmentation_options = catalog.options('augmentation', flatten(config))
   deviations = None
@@ -207,7 +207,7 @@ def cohort_training(
     deviations = np.asarray(experiment.tests.examples.std)
   return lanes.cohort_training(
     local_training(experiment)._replace(algorithm=algorithm),
-    num_represented_once=num_represented_once,
+    max_table_examples=max_table_examples,
     mesh=experiment.placement.mesh,
     augment=augmenter(
       config.augmentation.name,
@@ -296,10 +296,10 @@ def local_training(experiment: Experiment) -> client_training.LocalTraining:
   )
 
 
-def num_represented_once(
+def max_table_examples(
   experiment: Experiment, training: client_training.LocalTraining, state: State
 ) -> int:
-  """How many examples' frozen representations to keep in a round.
+  """How many examples' frozen representations a table keeps in a round.
 
   With one local epoch each representation is looked up once, so nothing is gained. With
   augmentation or in training mode they differ from epoch to epoch.

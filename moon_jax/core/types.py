@@ -4,7 +4,7 @@ Axis letters, the same in every docstring:
 
   N clients         K clients of a cohort    L lanes          M models, or examples
   S local steps     G segments of a round    B batch
-  H W C image       D representation         Y classes
+  H W C image       D representation         Y classes      P devices
 
 `variables` is a flax variable dict, `{'params': ...}`. `memory` is what a client (or
 the server) keeps between rounds; an algorithm that keeps nothing uses `()`.
@@ -294,12 +294,12 @@ class Arrivals(NamedTuple):
 
   Attributes:
     memories: leaves [K, ...]; rows of clients of the last cohort are not read.
-    staying: [K] int32, the slot that a client had in the last cohort, whose memories
-      are still on the device; -1 for a client that was not in it.
+    previous_slots: [K] int32, the slot that a client had in the last cohort, whose
+      memories are still on the device; -1 for a client that was not in it.
   """
 
   memories: PyTree
-  staying: jax.Array
+  previous_slots: jax.Array
 
 
 class Server(NamedTuple):

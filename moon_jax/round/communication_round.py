@@ -1,4 +1,9 @@
-"""One communication round: gather, mix, train, aggregate, scatter. Pure."""
+"""One communication round. Pure.
+
+It fetches the cohort's memories, mixes the models of neighbours if there is no server,
+trains, averages, and stores the memories. A second training of the same clients (see
+`Algorithm.second_training`) comes before the training or after the average.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,13 +23,14 @@ from moon_jax.round.client_training import Finished, Work
 RoundFunction = Callable[
   [State, DevicePlan, Scalars, TrainSplit], tuple[State, ClientMetrics]
 ]
+TrainCohort = Callable[[Work], Finished]
 
 
 def make_round(
   algorithm: Algorithm,
-  train: Callable[[Work], Finished],
+  train: TrainCohort,
   num_clients: int,
-  train_second: Callable[[Work], Finished] | None = None,
+  train_second: TrainCohort | None = None,
 ) -> RoundFunction:
   """Builds (state, plan, scalars, training split) -> (state, metrics [K]).
 
@@ -36,43 +42,44 @@ def make_round(
       one; see `second_training.make_second_training`.
   """
 
-  def run_round(state, plan, scalars, data):
-    scalars, extra_scalars = with_extra_scalars(scalars, state.server.memory)
-    held_memories = _held_memories(state, plan, num_clients)
-    memories = held_memories.of_cohort()
+  second_comes_first = bool(train_second) and algorithm.second_training.comes_first
+  second_comes_last = bool(train_second) and not second_comes_first
+
+  def run_round(state, plan, scalars, train_split):
+    """Computes the state after the round, and the metrics of its cohort."""
+    scalars, computed_scalars = with_computed_scalars(scalars, state.server.memory)
+    device_memories = _device_memories(state, plan, num_clients)
+    memories = device_memories.of_cohort()
     if algorithm.share:  # without a server, neighbours average before they train
       memories = mix(memories, plan.mixing)
-    second_comes_first = algorithm.second_training and (
-      algorithm.second_training.comes_first
-    )
     work = Work(
       received=algorithm.broadcast(state.server),
       round=state.round,
       scalars=scalars,
-      # A second training that comes later has the memories to itself.
-      memories=() if train_second and not second_comes_first else memories,
+      # If a second training comes last, only it uses the memories; the first gets ().
+      memories=() if second_comes_last else memories,
       cohort=plan.cohort,
       schedule=plan.schedule,
-      data=data,
+      data=train_split,
     )
     if second_comes_first:
       second = train_second(work._replace(schedule=plan.second_schedule))
       work = work._replace(memories=second.memory)
     finished = train(work)
     server = aggregate(state.server, finished, plan, scalars.algorithm)
-    if train_second and not second_comes_first:
+    if second_comes_last:
       second_work = work._replace(memories=memories, schedule=plan.second_schedule)
       second = train_second(second_work)
       finished = finished._replace(memory=second.memory)
     if train_second:
       finished = finished._replace(metrics=with_second(finished, second))
-    client_memories = held_memories.updated(finished.memory, finished.metrics.finite)
+    client_memories = device_memories.updated(finished.memory, finished.metrics.finite)
     metrics = finished.metrics._replace(
-      computed=extra_scalars, server_finite=tree.all_finite(server)
+      computed=computed_scalars, server_finite=tree.all_finite(server)
     )
     return State(server=server, clients=client_memories, round=state.round + 1), metrics
 
-  def with_extra_scalars(scalars, server_memory):
+  def with_computed_scalars(scalars, server_memory):
     """All scalars, including those that the algorithm computes; and only the latter."""
     numbers = dict(algorithm.scalars(scalars.algorithm, server_memory))
     # Each is a single number, of the type that it has.
@@ -80,10 +87,10 @@ def make_round(
       name: jnp.zeros((), jnp.result_type(number)) for name, number in numbers.items()
     }
     numbers = tree.checked(numbers, template, 'scalars')
-    extra_scalars = {
+    computed_scalars = {
       name: number for name, number in numbers.items() if name not in scalars.algorithm
     }
-    return scalars._replace(algorithm=numbers), extra_scalars
+    return scalars._replace(algorithm=numbers), computed_scalars
 
   def mix(memories, mixing):
     averages = tree.mix(jax.vmap(algorithm.share)(memories), mixing)
@@ -100,8 +107,8 @@ def make_round(
       )
     else:
       sent = aggregation.mean_of_finite(finished.upload, finite, weights)
-    counted_fraction = jnp.sum(finite, dtype=jnp.float32) / num_clients
-    server = algorithm.aggregate(old_server, sent, counted_fraction, scalars)
+    participation = jnp.sum(finite, dtype=jnp.float32) / num_clients
+    server = algorithm.aggregate(old_server, sent, participation, scalars)
     if not isinstance(server, Server):
       raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
     return tree.checked(server, old_server, 'aggregate')
@@ -118,7 +125,7 @@ def make_round(
   return run_round
 
 
-class _HeldMemories(NamedTuple):
+class _DeviceMemories(NamedTuple):
   """The memories of clients that the device holds before a round.
 
   Attributes:
@@ -150,14 +157,16 @@ class _HeldMemories(NamedTuple):
     return tree.scatter(self.table, jnp.where(finite, self.clients, -1), memories)
 
 
-def _held_memories(state: State, plan: DevicePlan, num_clients: int) -> _HeldMemories:
+def _device_memories(
+  state: State, plan: DevicePlan, num_clients: int
+) -> _DeviceMemories:
   """The memories of all clients, or those that a client store brings for the cohort."""
   clients = plan.cohort.clients
   if plan.arrivals is None:
     # Ids ascend: if everyone takes part, slot k holds client k.
-    everyone_takes_part = len(clients) == num_clients
-    return _HeldMemories(state.clients, clients, holds_cohort_only=everyone_takes_part)
-  previous_slot = plan.arrivals.staying
-  stayed = tree.gather(state.clients, jnp.maximum(previous_slot, 0))
-  table = tree.where(previous_slot >= 0, stayed, plan.arrivals.memories)
-  return _HeldMemories(table, clients, holds_cohort_only=True)
+    all_take_part = len(clients) == num_clients
+    return _DeviceMemories(state.clients, clients, holds_cohort_only=all_take_part)
+  previous_slots = plan.arrivals.previous_slots
+  stayed = tree.gather(state.clients, jnp.maximum(previous_slots, 0))
+  table = tree.where(previous_slots >= 0, stayed, plan.arrivals.memories)
+  return _DeviceMemories(table, clients, holds_cohort_only=True)

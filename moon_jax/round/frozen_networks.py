@@ -26,9 +26,9 @@ class FrozenNetworks(NamedTuple):
       the batch, and `key` the key of the step.
     models_of: lanes, leaves [L, ...] -> the models that `represent_ahead` needs in
       their segment.
-    represent_ahead: (what `models_of` returns, images [L, G, B, H, W, C]) -> leaves
-      [G, L, ...], the representations of the images of G steps. It and `models_of`
-      return None if the networks see no images ahead.
+    represent_ahead: (what `models_of` returns, images [L, steps, B, H, W, C] of a group
+      of steps) -> leaves [steps, L, ...], the representations of these images. It and
+      `models_of` return None if the networks see no images ahead.
   """
 
   references: Callable[..., dict[str, jax.Array]]

@@ -21,7 +21,7 @@ _ON_EVERY_DEVICE = PartitionSpec()
 def cohort_training(
   training: LocalTraining,
   *,
-  num_represented_once: int,
+  max_table_examples: int,
   mesh: Mesh,
   augment: Augment | None = None,
   segment_steps: int = 0,
@@ -30,18 +30,18 @@ def cohort_training(
 
   Args:
     training: local training of one client.
-    num_represented_once: at least the number of examples that a cohort can own, if the
-      frozen networks see them once a round, as in `frozen_networks.once_a_round`; 0:
-      they see the images of several steps together if they can, otherwise those of each
-      step.
+    max_table_examples: rows of the table of representations of
+      `frozen_networks.once_a_round`, at least as many as a cohort can own examples; 0:
+      there is no table, and the frozen networks see the images of several steps
+      together if they can, otherwise those of each step.
     mesh: the devices among which the lanes are split, in equal parts. They exchange
       nothing until all have finished, and then what they collected.
     augment: function that augments the images of a batch.
-    segment_steps: as in the layout of the lanes.
+    segment_steps: steps of a segment; 0: it ends when a client does.
   """
-  if num_represented_once:
+  if max_table_examples:
     make_frozen_networks = functools.partial(
-      frozen_networks.once_a_round, max_examples=num_represented_once
+      frozen_networks.once_a_round, max_examples=max_table_examples
     )
   elif segment_steps and not training.algorithm.frozen_in_training:
     make_frozen_networks = frozen_networks.several_steps_ahead
@@ -164,9 +164,9 @@ def _train_lanes(
     lanes = train_segment(index, lanes)
     leaving = schedule.leaving[index]
     collected = collector.collect(collected, leaving, finish_clients(lanes, leaving))
-    # The next client reads what has just been written, so that XLA needs no second copy
-    # of all memories: a client's memory does not change until the client leaves. A
-    # client that enters after the last segment (JAX clamps the index) never leaves.
+    # Read `collected.memory`, not `work.memories`: both are the same for a client that
+    # has not left, and one copy of all memories suffices. A client that enters after
+    # the last segment (JAX clamps the index) never leaves.
     entering = schedule.entering[index + 1]
     started = start_clients(jnp.maximum(entering, 0), collected.memory)
     return tree.where(entering >= 0, started, lanes), collected

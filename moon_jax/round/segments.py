@@ -2,11 +2,11 @@
 
 Segments of any length are right for CPUs: no step is wasted. On a GPU, the host reads
 at every step of such a loop whether there is another one, and starts a hundred kernels
-for it. With a known length, G steps at a time,
+for it. With a known length, a group of steps at a time,
 
-  1. the images of all G steps are gathered and augmented together,
+  1. the images of all steps of a group are gathered and augmented together,
   2. all frozen networks see them together,
-  3. G steps run without the host; steps past a client's end change nothing.
+  3. these steps run without the host; steps past a client's end change nothing.
 """
 
 import functools
@@ -31,7 +31,7 @@ MAX_STEPS_TOGETHER = 16
 
 
 def steps_together(num_steps: int, num_lanes: int, batch_size: int) -> int:
-  """G, a divisor of a segment's steps, for the lanes of one device."""
+  """The steps of a group, a divisor of a segment's, for the lanes of one device."""
   max_steps = MAX_IMAGES_TOGETHER // (num_lanes * batch_size)
   max_steps = min(max(max_steps, 1), MAX_STEPS_TOGETHER)
   return next(steps for steps in range(max_steps, 0, -1) if num_steps % steps == 0)
@@ -130,15 +130,15 @@ def of_known_length(
       gather_lanes = jax.vmap(gather_steps, (0, 1, None))
       images = gather_lanes(lanes, example_rows, jnp.arange(group_steps))
       represented = frozen.represent_ahead(models, images)
-      # [L, G, B, H, W, C] -> [G, L, C, H, W, B]: the batch comes last, as convolutions
-      # want it, and is not moved in each step.
+      # [L, steps, B, H, W, C] -> [steps, L, C, H, W, B]: the batch comes last, as
+      # convolutions want it, and is not moved in each step.
       images = jnp.swapaxes(jnp.swapaxes(images, 2, -1), 0, 1)
       labels = examples.labels[example_rows]
       inputs = example_rows, num_real, images, labels, represented
       return jax.lax.scan(step, lanes, inputs)
 
     def in_groups(schedule_of_round):
-      """[S, L, ...] -> the steps of this segment, [groups, G, L, ...]."""
+      """[S, L, ...] -> the steps of this segment, [groups, group_steps, L, ...]."""
       steps = jax.lax.dynamic_slice_in_dim(
         schedule_of_round, index * segment_steps, segment_steps
       )

@@ -170,7 +170,7 @@ def test_training_mode_is_not_computed_ahead():
     built = experiment.build(cli.parse(argv).config)
     training = programs.local_training(built)
     state = experiment.initial_state(built)
-    assert programs.num_represented_once(built, training, state) == num_represented
+    assert programs.max_table_examples(built, training, state) == num_represented
 
 
 # --- SCAFFOLD -------------------------------------------------------------------------

@@ -250,7 +250,7 @@ def test_representations_are_kept_when_it_pays_and_they_fit(flags, num_examples)
   built = build(flags)
   training = programs.local_training(built)
   state = experiment.initial_state(built)
-  assert programs.num_represented_once(built, training, state) == num_examples
+  assert programs.max_table_examples(built, training, state) == num_examples
 
 
 @pytest.mark.parametrize('batches', ['', pytest.param(FULL, marks=pytest.mark.slow)])
