@@ -24,8 +24,8 @@ from moon_jax.platform import compile_cache, hosts
 MIN_PICTURES = 10_000
 
 
-class _Begun(NamedTuple):
-  """An experiment without pixels, and its programs.
+class _CompiledAhead(NamedTuple):
+  """An experiment without pixels, and its compiled programs.
 
   Attributes:
     experiment: it has shapes in place of arrays.
@@ -42,8 +42,8 @@ class _Begun(NamedTuple):
   seconds: float
 
 
-class Ahead:
-  """The programs of one run, compiled while `load` decodes."""
+class CompilerAhead:
+  """Compiles the programs of one run while `load` decodes its pictures."""
 
   def __init__(self, config: Config, min_steps: int = 0):
     """Compiles nothing yet.
@@ -56,16 +56,16 @@ class Ahead:
     self._min_steps = min_steps
     self._thread: threading.Thread | None = None
     self._is_cancelled = threading.Event()
-    self._begun: _Begun | None = None
+    self._compiled_ahead: _CompiledAhead | None = None
 
   def load(self, options: DataOptions) -> Dataset:
-    """`load_data`; it returns when the programs are compiled, too.
+    """Loads as `load_data` does, and returns once the programs are compiled as well.
 
-    Nothing else of the run goes on beside the compiler, which changes JAX's settings
-    for as long as it uses the cache of programs.
+    The run waits, because the compiler changes JAX's settings while it uses the cache
+    of programs.
     """
     try:
-      dataset = load_data(options, announce=self._begin)
+      dataset = load_data(options, announce=self._start_compiling)
     except BaseException:
       self._is_cancelled.set()
       self._wait()
@@ -78,27 +78,37 @@ class Ahead:
   def programs_for(
     self, experiment: Experiment, state: PyTree, inputs: programs.RoundInputs
   ) -> tuple[programs.Compiled | None, float]:
-    """The programs, and the seconds that they took; (None, 0.0) if none are for this.
+    """The programs, and the seconds that they took; (None, 0.0) if none fit.
+
+    They fit an experiment of the same configuration whose plans and arrays have the
+    same shapes.
 
     Args:
       experiment: the run's experiment.
       state: the state from which the run continues.
       inputs: inputs of any round.
     """
-    begun = self._begun
-    if begun is None or begun.experiment.config != experiment.config:
+    ahead = self._compiled_ahead
+    if ahead is None or ahead.experiment.config != experiment.config:
       return None, 0.0
-    planned, training = begun.experiment.planner.training, experiment.planner.training
+    ahead_training = ahead.experiment.planner.training
+    run_training = experiment.planner.training
     are_planned_alike = (
-      planned.layout == training.layout and planned.work == training.work
+      ahead_training.layout == run_training.layout
+      and ahead_training.work == run_training.work
     )
-    arrays = _arrays(experiment, state, inputs)
-    ahead_arrays = _arrays(begun.experiment, begun.state, begun.inputs)
-    if not are_planned_alike or _described(arrays) != _described(ahead_arrays):
+    ahead_arrays = _arrays(ahead.experiment, ahead.state, ahead.inputs)
+    run_arrays = _arrays(experiment, state, inputs)
+    if not are_planned_alike or _described(ahead_arrays) != _described(run_arrays):
       return None, 0.0
-    return begun.compiled, begun.seconds
+    return ahead.compiled, ahead.seconds
 
-  def _begin(self, dataset: Dataset) -> None:
+  def _start_compiling(self, dataset: Dataset) -> None:
+    """Starts the thread, unless there are few pictures or several processes.
+
+    Args:
+      dataset: it has labels, and the shapes of its images.
+    """
     num_pictures = len(dataset.train_labels) + len(dataset.test_labels)
     if num_pictures < MIN_PICTURES or hosts.count() > 1:
       return
@@ -113,11 +123,10 @@ class Ahead:
       experiment = build(
         self._config, lambda options: dataset, self._min_steps, has_pixels=False
       )
-      # A store of memories decides shapes of its own.
-      if (
-        self._is_cancelled.is_set() or not experiment.placement.client_memory.on_device
-      ):
+      if self._is_cancelled.is_set():
         return
+      if not experiment.placement.client_memory.on_device:
+        return  # a store of memories decides shapes of its own
       plan = experiment.planner.plan(0).for_device()
       inputs = programs.round_inputs(experiment, 0, plan)
       state = initial_state_shapes(experiment)
@@ -125,7 +134,7 @@ class Ahead:
         self._config.execution.compile_cache,
         lambda: programs.compile_programs(experiment, state, inputs),
       )
-      self._begun = _Begun(
+      self._compiled_ahead = _CompiledAhead(
         experiment=experiment,
         state=state,
         inputs=inputs,
@@ -133,7 +142,8 @@ class Ahead:
         seconds=time.perf_counter() - begin,
       )
     except Exception:
-      # The run itself meets what is wrong, after what is wrong with the pictures.
+      # Ignored: the run builds the same and raises the same error, after errors of the
+      # pictures.
       return
 
   def _wait(self):

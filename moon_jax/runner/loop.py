@@ -19,7 +19,7 @@ from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset, State
 from moon_jax.platform import compile_cache, compiler, devices, hosts
 from moon_jax.runner import client_records, client_store, loggers, run_directory
-from moon_jax.runner.ahead import Ahead
+from moon_jax.runner.ahead import CompilerAhead
 from moon_jax.runner.callbacks import (
   BestKeeper,
   Callback,
@@ -50,7 +50,7 @@ from moon_jax.runner.signals import Stop
 
 def run(
   request: Request,
-  stop: Stop | None = None,
+  signals: Stop | None = None,
   callbacks: Sequence[Any] = (),
   *,
   load: Callable[[DataOptions], Dataset] = load_data,
@@ -62,9 +62,10 @@ def run(
 
   Args:
     request: the command line.
-    stop: what can end the run early; None: nothing can.
+    signals: they can end the run early; None: nothing can.
     callbacks: the user's, in addition to those that the config file registers.
-    load: see `experiment.build`.
+    load: see `experiment.build`; with `may_compile_ahead` it is not used, and the data
+      are loaded by `load_data`.
     min_steps: see `experiment.build`.
     may_compile_ahead: whether a thread may compile while pictures are decoded. It does
       not know settings of JAX that hold in the caller's thread only.
@@ -92,10 +93,11 @@ def run(
       callback_of(entry) for entry in (*catalog.callbacks(), *callbacks)
     ]
     with console.watching():
-      ahead = Ahead(config, min_steps) if may_compile_ahead else None
-      experiment, first_state = _build(
-        config, console, ahead.load if ahead else load, min_steps
-      )
+      ahead = None
+      if may_compile_ahead:
+        ahead = CompilerAhead(config, min_steps)
+        load = ahead.load
+      experiment, first_state = _build(config, console, load, min_steps)
       digests = _input_digests(experiment, config)
       devices.connect(experiment.placement.mesh)
       opening = _open(
@@ -103,7 +105,7 @@ def run(
       )
       with hosts.by_first(opening) as opened:
         opened = opened or OpenRun(first_state)  # in all other processes
-        _train_and_finish(experiment, opened, stop or Stop(), console, ahead)
+        _train_and_finish(experiment, opened, signals or Stop(), console, ahead)
   hosts.decided_by_first(lambda: console.finished(workdir))
   return ExitCode.DONE
 
@@ -148,14 +150,14 @@ class OpenRun(NamedTuple):
     store: store of the clients' memories; None if they are in the state.
     records: the growing files of the run.
     callbacks: all callbacks, in the order in which they are called.
-    stop_reason: why a callback has ended the run before this start; '' if none has.
+    callback_reason: why a callback has ended the run before this start; '' if none has.
   """
 
   state: State
   store: ClientStore | None = None
   records: Records | None = None
   callbacks: Sequence[Callback] = ()
-  stop_reason: str = ''
+  callback_reason: str = ''
 
 
 @contextlib.contextmanager
@@ -239,13 +241,13 @@ def _open(
     for callback in callbacks:
       stack.callback(callback.close)
       callback.begin(run)
-    stop_reason = run_directory.why_stopped(checkpoints.manifest, config)
+    callback_reason = run_directory.why_stopped(checkpoints.manifest, config)
     yield OpenRun(
       state=state,
       store=store,
       records=records,
       callbacks=callbacks,
-      stop_reason=stop_reason,
+      callback_reason=callback_reason,
     )
 
 
@@ -268,29 +270,33 @@ def _client_file(
 def _train_and_finish(
   experiment: Experiment,
   opened: OpenRun,
-  stop: Stop,
+  signals: Stop,
   console: Console,
-  ahead: Ahead | None,
+  ahead: CompilerAhead | None,
 ) -> None:
   """Runs the rounds that are left, and marks the run as finished."""
   num_rounds = experiment.config.num_rounds
-  stop_reason = hosts.decided_by_first(lambda: opened.stop_reason)
+  callback_reason = hosts.decided_by_first(lambda: opened.callback_reason)
   if hosts.decided_by_first(
-    lambda: has_rounds_left(num_rounds, opened.records.rounds, stop_reason)
+    lambda: has_rounds_left(num_rounds, opened.records.rounds, callback_reason)
   ):
-    stop_reason = _train(experiment, opened, stop, console, ahead, stop_reason)
+    callback_reason = _train(
+      experiment, opened, signals, console, ahead, callback_reason
+    )
   for callback in opened.callbacks:
     callback.end()
-  hosts.decided_by_first(lambda: opened.records.finish(stop_reason, num_rounds))
+  hosts.decided_by_first(lambda: opened.records.finish(callback_reason, num_rounds))
 
 
-def has_rounds_left(num_rounds: int, history: list[Record], stop_reason: str) -> bool:
+def has_rounds_left(
+  num_rounds: int, history: list[Record], callback_reason: str
+) -> bool:
   """Whether there is a round to run.
 
   Args:
     num_rounds: number of rounds that are asked for.
     history: the lines of metrics.jsonl.
-    stop_reason: why a callback has ended the run; '' if none has.
+    callback_reason: why a callback has ended the run; '' if none has.
 
   Raises:
     KnobError: there is none, and the last saved round was not tested.
@@ -298,7 +304,7 @@ def has_rounds_left(num_rounds: int, history: list[Record], stop_reason: str) ->
   completed_rounds = len(history)
   is_tested = completed_rounds > 0 and 'test_accuracy' in history[-1]
   if completed_rounds < num_rounds:
-    return not (stop_reason and is_tested)
+    return not (callback_reason and is_tested)
   if not is_tested:
     problem = f'must be above the {completed_rounds} rounds saved here.'
     raise KnobError('num_rounds', num_rounds, problem)
@@ -308,15 +314,15 @@ def has_rounds_left(num_rounds: int, history: list[Record], stop_reason: str) ->
 def _train(
   experiment: Experiment,
   opened: OpenRun,
-  stop: Stop,
+  signals: Stop,
   console: Console,
-  ahead: Ahead | None,
-  stop_reason: str,
+  ahead: CompilerAhead | None,
+  callback_reason: str,
 ) -> str:
-  """Runs the rounds that are left; with a `stop_reason`, up to the next tested one.
+  """Runs the rounds that are left; with a `callback_reason`, up to the next tested one.
 
   Returns:
-    Why a callback has stopped the run; '' if no round is left.
+    Why a callback has ended the run; '' if all its rounds are done.
 
   Raises:
     StoppedError: a signal has stopped the run, and the finished rounds are saved.
@@ -330,59 +336,67 @@ def _train(
   with devices.explaining_out_of_memory(rounds.buffers):
     console.expect(rounds.seconds_by_few_steps())
   checkpoint_every = rounds_between_saves(experiment.config)
-  stop_requested = False  # by a signal
+  signal_came = False
   reason_of_end = ''
 
   def wants_state(number: int) -> bool:
-    nonlocal stop_requested
-    stop_requested = stop.requested()
-    if stop_requested or stop_reason:
+    nonlocal signal_came
+    signal_came = signals.requested()
+    if signal_came or callback_reason:
       return True
     # A list: each callback is asked, also after one that wants the state.
     return any([callback.wants_state(number) for callback in callbacks])
 
   with (
     devices.explaining_out_of_memory(rounds.buffers),
-    stop.deferred(),
+    signals.deferred(),
     contextlib.closing(rounds.run(wants_state)) as finished_rounds,
   ):
     for round in finished_rounds:
-      is_last = round.number not in rounds.left
+      is_last = round.number == experiment.config.num_rounds
       has_state = hosts.count() > 1 or round.state is not None
       checkpoint_due = (
         round.number % checkpoint_every == 0 and has_state and not is_last
       )
-      # Asked before the state is saved, so that the save is waited for and no process
-      # ends in the middle of it.
-      if checkpoint_due and not stop_requested:
-        stop_requested = stop.requested()
-      round.is_awaited = stop_requested
-      stop_reason, can_end, is_saved = hosts.decided_by_first(
-        functools.partial(_call_callbacks, callbacks, round, stop_reason)
+      # Ask before the state is saved: after a signal the run waits for the end of the
+      # save, so that no process ends in the middle of it.
+      if checkpoint_due and not signal_came:
+        signal_came = signals.requested()
+      round.is_awaited = signal_came
+      callback_reason, can_end, is_saved = hosts.decided_by_first(
+        functools.partial(_call_callbacks, callbacks, round, callback_reason)
       )
-      if stop_reason and can_end:
-        reason_of_end = stop_reason
+      if callback_reason and can_end:
+        reason_of_end = callback_reason
         break
-      # A save may be due and left out: then the next round hears of a request.
-      if stop_requested or (is_saved and not is_last):
-        stop.check(round.number)
-  # A request may have come with the last round, which is saved. The same command then
-  # draws the pictures; from now on a signal ends the process at once.
-  stop.check(round.number)
+      # The run can stop only where its state is saved. If a save was due and a callback
+      # left it out, the signal is asked for again in the next round.
+      if signal_came or (is_saved and not is_last):
+        signals.check(round.number)
+  # A signal may have come during the last round, which is saved: the run stops here,
+  # and the same command later draws the pictures. From now on a signal ends the process
+  # at once.
+  signals.check(round.number)
   return reason_of_end
 
 
 def _call_callbacks(
-  callbacks: Sequence[Callback], round: Round, stop_reason: str
+  callbacks: Sequence[Callback], round: Round, callback_reason: str
 ) -> tuple[str, bool, bool]:
   """Shows a round to the callbacks.
+
+  Args:
+    callbacks: all of them, in their order.
+    round: the round.
+    callback_reason: why a callback has wanted the run to end after an earlier round
+      that was not tested; '' if none has.
 
   Returns:
     Why the run ends, '' if it does not; whether it can end after this round; and
     whether the round is saved.
   """
-  if stop_reason:
-    round.stop(stop_reason)
+  if callback_reason:
+    round.stop(callback_reason)
   for callback in callbacks:
     callback.after_round(round)
   is_tested = 'test_accuracy' in round.metrics

@@ -35,7 +35,7 @@ from moon_jax.data.device import TrainSplit
 from moon_jax.planning.plan import RoundPlan
 from moon_jax.platform import compile_cache, hosts
 from moon_jax.runner import client_records, evaluation
-from moon_jax.runner.ahead import Ahead
+from moon_jax.runner.ahead import CompilerAhead
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock, timing_record
 from moon_jax.runner.measures import Measures
@@ -193,7 +193,9 @@ class Rounds:
     self._unstored: tuple[np.ndarray, PyTree] | None = None  # clients, their memories
 
   def compile(
-    self, print_text: Callable[..., None] = _print_nothing, ahead: Ahead | None = None
+    self,
+    print_text: Callable[..., None] = _print_nothing,
+    ahead: CompilerAhead | None = None,
   ) -> None:
     """Packs the first round, and compiles the programs of a round and of its tests.
 

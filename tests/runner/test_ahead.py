@@ -87,15 +87,15 @@ def test_a_picture_that_cannot_be_decoded_ends_the_start_as_before(
 
 def test_the_programs_are_those_of_the_run_or_none(folder):
   config = cli.parse(words(folder)).config
-  begun = ahead.Ahead(config)
-  data = begun.load(DataOptions(config))
+  compiler = ahead.CompilerAhead(config)
+  data = compiler.load(DataOptions(config))
   built = experiment.build(config, lambda options: data)
   state = experiment.initial_state(built)
   inputs = programs.round_inputs(built, 1, built.planner.plan(1).for_device())
-  compiled, seconds = begun.programs_for(built, state, inputs)
-  assert compiled is begun._begun.compiled
+  compiled, seconds = compiler.programs_for(built, state, inputs)
+  without_pixels = compiler._compiled_ahead
+  assert compiled is without_pixels.compiled
   assert seconds > 0
-  without_pixels = begun._begun
   texts = [
     lowered.as_text()
     for lowered in (
@@ -108,7 +108,7 @@ def test_the_programs_are_those_of_the_run_or_none(folder):
   assert texts[:2] == texts[2:]
   longer = experiment.build(config, lambda options: data, 1000)
   inputs = programs.round_inputs(longer, 0, longer.planner.plan(0).for_device())
-  assert begun.programs_for(longer, state, inputs) == (None, 0.0)
+  assert compiler.programs_for(longer, state, inputs) == (None, 0.0)
   other = load_data(DataOptions(config))
   assert (other.train_images == data.train_images).all()
 
