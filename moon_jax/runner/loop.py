@@ -369,8 +369,8 @@ def _train(
       if callback_reason and can_end:
         reason_of_end = callback_reason
         break
-      # The run can stop only where its state is saved. If a save was due and a callback
-      # left it out, the signal is asked for again in the next round.
+      # The run stops only where its state is saved. A save that is due may be left out;
+      # then the next round hears of a signal that has come in the meantime.
       if signal_came or (is_saved and not is_last):
         signals.check(round.number)
   # A signal may have come during the last round, which is saved: the run stops here,
