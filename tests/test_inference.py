@@ -323,7 +323,7 @@ INPUTS = {
     ('--workdir=run --input=text.npz', "--input='text.npz' must be an .npz file"),
     (
       '--workdir=run --input=text.txt',
-      'must be a folder of pictures, a picture, an .npz',
+      'must be a folder of pictures or of WAV files, a picture',
     ),
     ('--workdir=run --input=in.npz --split=test', '--split needs --source=NAME'),
     ('--workdir=run --input=x --source=tfds --split=a', 'must be test, train or'),

@@ -28,7 +28,7 @@ from moon_jax.building.initial_weights import with_initial_weights
 from moon_jax.building.network import (
   NetworkOptions,
   make_network,
-  require_filler_ignored,
+  refuse_if_filler_matters,
 )
 from moon_jax.building.round_scalars import ScalarOptions
 from moon_jax.building.scheduling import TrainingSetupOptions, make_training_setup
@@ -146,7 +146,7 @@ def assemble(options: Options, divided: Divided, backend: str | None) -> Assembl
   network = make_network(
     options.network, image_shape, dataset.num_classes, backend, dataset.form
   )
-  require_filler_ignored(network, options.network)
+  refuse_if_filler_matters(network, options.network)
   network = with_initial_weights(network, options.network)
   network = with_frozen(network, options.freezing)
 

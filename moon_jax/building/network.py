@@ -73,7 +73,7 @@ def make_network(
   return network
 
 
-def require_filler_ignored(network: models.Network, options: NetworkOptions) -> None:
+def refuse_if_filler_matters(network: models.Network, options: NetworkOptions) -> None:
   """Runs a network of the user's once to see that filler reaches no real example.
 
   Raises:
@@ -82,7 +82,7 @@ def require_filler_ignored(network: models.Network, options: NetworkOptions) -> 
   part = catalog.part('model', options.model)
   if part.registered and not options.drop_last:
     with explaining_errors_of(part):
-      models.require_filler_ignored(network)
+      models.refuse_if_filler_matters(network)
 
 
 def require_taken(model: str, form: Form, shape: tuple[int, ...]) -> None:

@@ -5,7 +5,7 @@ from moon_jax.models.network import (
   Network,
   make,
   of_module,
-  require_filler_ignored,
+  refuse_if_filler_matters,
 )
 
-__all__ = ['Network', 'cpu_kernels', 'make', 'of_module', 'require_filler_ignored']
+__all__ = ['Network', 'cpu_kernels', 'make', 'of_module', 'refuse_if_filler_matters']

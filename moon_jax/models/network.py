@@ -256,7 +256,7 @@ def of_module(
   )
 
 
-def require_filler_ignored(network: Network) -> None:
+def refuse_if_filler_matters(network: Network) -> None:
   """Trains on a batch with two kinds of filler: neither may reach the real examples.
 
   Raises:

@@ -108,7 +108,7 @@ def test_the_mask_and_train_are_passed_to_a_network_that_takes_them():
       return nn.Dense(3)(x)
 
   network = models.of_module(Asking(), (4, 4, 1))
-  models.require_filler_ignored(network)
+  models.refuse_if_filler_matters(network)
   variables, images = network.init(0), jnp.ones((2, 4, 4, 1))
   calls.clear()
   _, statistics = network.train(variables, images, jnp.ones(2), jax.random.key(0))
@@ -126,7 +126,7 @@ def test_filler_that_makes_nan_of_real_examples_is_refused():
       return logits + 0.0 * jnp.log(4.5 - jnp.abs(images).max())
 
   with pytest.raises(TypeError, match='filler changes its results'):
-    models.require_filler_ignored(models.of_module(Leaking(), (4, 4, 1)))
+    models.refuse_if_filler_matters(models.of_module(Leaking(), (4, 4, 1)))
 
 
 def test_features_that_are_left_out_are_the_representation():
