@@ -254,14 +254,14 @@ class Uploads(NamedTuple):
     weights: [K] float32 weights of the clients, on any scale.
     counted: [K] bool, whether what a client sent is finite. If not, the client is left
       out, and its leaves must not be multiplied by 0, because 0 * NaN is NaN.
-    attackers: [K] int32, -1 for an honest client, else a seed of its draws; None
+    attack_seeds: [K] int32, -1 for an honest client, else a seed of its draws; None
       without an attack.
   """
 
   stacked: Upload
   weights: jax.Array
   counted: jax.Array
-  attackers: jax.Array | None = None
+  attack_seeds: jax.Array | None = None
 
 
 class ClientMetrics(NamedTuple):

@@ -103,7 +103,7 @@ def make_round(
         stacked=finished.upload,
         weights=weights,
         counted=finite,
-        attackers=plan.attack_seeds,
+        attack_seeds=plan.attack_seeds,
       )
     else:
       sent = aggregation.mean_of_finite(finished.upload, finite, weights)

@@ -123,7 +123,7 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
     return hyperparameters | inner.scalars(of_inner, memory)
 
   def aggregate(server, uploads, participation, scalars):
-    is_attacker = uploads.attackers >= 0
+    is_attacker = uploads.attack_seeds >= 0
     honest = uploads.counted & ~is_attacker
     can_attack = jnp.any(honest) if is_colluding else True
     attacking = uploads.counted & is_attacker & can_attack
@@ -138,7 +138,7 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
         trained=trained,
         honest=honest,
         attacking=attacking,
-        draws=uploads.attackers,
+        draws=uploads.attack_seeds,
       )
       malicious = attack.function(knowledge, **attack_options)
       attacked = model | {'params': tree.where(attacking, malicious, trained)}
