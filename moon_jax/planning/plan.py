@@ -124,14 +124,15 @@ class RoundPlan:
       arrivals=arrivals,
     )
 
-  def with_few_steps(self, num_steps: int) -> 'RoundPlan':
+  def with_few_steps(self, num_steps: int, num_second_steps: int = 1) -> 'RoundPlan':
     """A plan for measuring: each lane trains its first client for a few steps only.
 
     Args:
       num_steps: at least 1; fewer if the round has fewer.
+      num_second_steps: likewise, of a second training.
     """
 
-    def few(schedule):
+    def few(schedule, num_steps):
       if schedule is None:
         return None
       bounds = schedule.segment_bounds.copy()
@@ -142,8 +143,8 @@ class RoundPlan:
 
     return dataclasses.replace(
       self,
-      schedule=few(self.schedule),
-      second_schedule=few(self.second_schedule),
+      schedule=few(self.schedule, num_steps),
+      second_schedule=few(self.second_schedule, num_second_steps),
     )
 
   def num_transfers(self) -> int:

@@ -32,7 +32,7 @@ from moon_jax.building.experiment import Experiment
 from moon_jax.core import activity, tree
 from moon_jax.core.types import ClientMetrics, PyTree, State
 from moon_jax.data.device import TrainSplit
-from moon_jax.planning.plan import RoundPlan
+from moon_jax.planning.plan import LaneSchedule, RoundPlan
 from moon_jax.platform import compile_cache, hosts
 from moon_jax.runner import client_records, evaluation
 from moon_jax.runner.ahead import CompilerAhead
@@ -244,42 +244,48 @@ class Rounds:
     """The seconds that the first round takes, by those of its first steps.
 
     A round of one step in each lane has the fixed part of a round; a round of a tenth
-    of the steps shows what the others take. The states that they make are not kept.
+    of the steps shows what the others take. So does another one for the steps of a
+    second training. The states that they make are not kept.
 
     Returns:
       None if it cannot be known in advance: on accelerators, where a second state may
-      not fit, with clients' memories on disk, with several processes, and with a second
-      training, whose steps are others.
+      not fit, with clients' memories on disk, and with several processes.
     """
     if jax.default_backend() != 'cpu' or self._store or hosts.count() > 1:
       return None
     packed = self._first_packed.result()
-    if packed.plan.second_schedule is not None:
-      return None
-    schedule = packed.plan.schedule
-    last_segments = schedule.num_segments
-    devices_of_lanes = np.arange(len(last_segments))
-    num_steps = int(schedule.segment_bounds[devices_of_lanes, last_segments].max())
     state = jax.tree.map(
       # A copy, because a round writes over its state.
       lambda leaf: jax.device_put(np.array(leaf), leaf.sharding),
       self._state,
     )
-    few_steps = min(num_steps, max(3, num_steps // 10))
-    seconds = {}
+
+    def seconds_of(num_steps, num_second_steps):
+      nonlocal state
+      plan = packed.plan.with_few_steps(num_steps, num_second_steps).for_device()
+      inputs = programs.round_inputs(self._experiment, packed.index, plan)
+      begin = time.perf_counter()
+      state, _ = self._programs.run_round(
+        state, inputs.plan, inputs.scalars, packed.train
+      )
+      jax.block_until_ready(state)
+      return time.perf_counter() - begin
+
     with activity.doing('timing the first steps'):
-      for steps in (1, 1, few_steps):  # the first one only warms up
-        plan = packed.plan.with_few_steps(steps).for_device()
-        inputs = programs.round_inputs(self._experiment, packed.index, plan)
-        begin = time.perf_counter()
-        state, _ = self._programs.run_round(
-          state, inputs.plan, inputs.scalars, packed.train
+      seconds_of(1, 1)  # warms up
+      seconds_of_one = seconds_of(1, 1)
+      most_steps = _most_steps(packed.plan.schedule)
+      few_steps = min(most_steps, max(3, most_steps // 10))
+      seconds = seconds_of_one + _seconds_of_more(
+        most_steps - 1, few_steps - 1, seconds_of(few_steps, 1) - seconds_of_one
+      )
+      if packed.plan.second_schedule is not None:
+        most_steps = _most_steps(packed.plan.second_schedule)
+        few_steps = min(most_steps, max(3, most_steps // 10))
+        seconds += _seconds_of_more(
+          most_steps - 1, few_steps - 1, seconds_of(1, few_steps) - seconds_of_one
         )
-        jax.block_until_ready(state)
-        seconds[steps] = time.perf_counter() - begin
-    seconds_of_more = max(0.0, seconds[few_steps] - seconds[1])
-    seconds_per_step = seconds_of_more / max(1, few_steps - 1)
-    return seconds[1] + (num_steps - 1) * seconds_per_step
+    return seconds
 
   def buffers(self) -> dict[str, int]:
     """Name -> bytes of what is large in the device's memory."""
@@ -445,6 +451,20 @@ class Rounds:
   def _is_tested_by_host(self, index):
     """Whether the round's test needs more than the device has, and so waits for it."""
     return self._host_tests and self._is_tested(index)
+
+
+def _most_steps(schedule: LaneSchedule) -> int:
+  """The steps of the lane that has most of them."""
+  last_segments = schedule.num_segments
+  lanes = np.arange(len(last_segments))
+  return int(schedule.segment_bounds[lanes, last_segments].max())
+
+
+def _seconds_of_more(
+  num_steps: int, num_timed_steps: int, seconds_of_timed: float
+) -> float:
+  """The seconds of steps, by those of a few; 0 if the clock cannot tell them."""
+  return num_steps * max(0.0, seconds_of_timed) / max(1, num_timed_steps)
 
 
 def is_due(number: int, every_rounds: int, num_rounds: int) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 
 import jax
 import pytest
@@ -122,12 +123,34 @@ def test_a_plan_of_few_steps_has_one_segment_of_them():
   assert plan.with_few_steps(most + 9).schedule.segment_bounds[0, 1] == most
 
 
-@pytest.mark.slow
-def test_a_round_with_a_second_training_is_not_timed():
+def test_a_round_with_a_second_training_is_timed_with_the_steps_of_both(monkeypatch):
   devices.claim('auto', deterministic=False)
-  personal = {'algorithm': 'ditto', 'data.local_test': 0.2}
+  personal = {'algorithm': 'fedrep', 'local_epochs': 3, 'batch_size': 4}
   settings = moon_jax.load_config('configs/digits_moon.py', TINY | personal)
   built = experiment.build(validate(settings))
+  seconds = 0.0
+
+  def steps_of(schedule):
+    bounds, num_segments = jax.device_get(
+      (schedule.segment_bounds, schedule.num_segments)
+    )
+    return max(bounds[lane, num].item() for lane, num in enumerate(num_segments))
+
+  def with_a_device_of_known_speed(*arguments, **options):
+    def run_round(state, plan, *inputs):
+      nonlocal seconds
+      seconds += 5.0 + 2.0 * steps_of(plan.schedule)
+      seconds += 3.0 * steps_of(plan.second_schedule)
+      return state, ()
+
+    return programs_lib.Compiled(run_round=run_round, evaluate=None)
+
+  monkeypatch.setattr(programs_lib, 'compile_programs', with_a_device_of_known_speed)
+  monkeypatch.setattr(time, 'perf_counter', lambda: seconds)
   rounds = Rounds(built, experiment.initial_state(built))
   rounds.compile()
-  assert rounds.seconds_by_few_steps() is None
+  plan = built.planner.plan(0)
+  num_steps, num_second_steps = map(steps_of, (plan.schedule, plan.second_schedule))
+  assert 3 < num_second_steps != num_steps > 3
+  expected = 5.0 + 2.0 * num_steps + 3.0 * num_second_steps
+  assert rounds.seconds_by_few_steps() == pytest.approx(expected)
