@@ -18,10 +18,11 @@ MEASURED = {
 
 
 class Previous(NamedTuple):
-  """What a MOON client keeps: the models that it trained last, in whichever rounds.
+  """What a MOON client keeps: the last models that it trained, however long ago.
 
   Attributes:
-    models: variables of each, the newest first; the initial model is the placeholder.
+    models: variables of each, the newest first; the initial model stands in for those
+      that the client has not trained yet.
     count: [] float32, how many of the models the client has trained.
   """
 
