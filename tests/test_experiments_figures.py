@@ -627,6 +627,7 @@ SETS = {
   'audio_prompts': 'speech',
   'randhie': 'table',
   'sotu': 'speeches',
+  'shakespeare_roles': 'plays',
 }
 ON_ARRAYS = {
   'fedavg': 'FedAvg',
