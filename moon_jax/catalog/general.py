@@ -40,6 +40,7 @@ _IDS = (('data', 'ids'),)
 _ARRAYS = (('data', 'arrays'),)
 _TEXTS = (('data', 'texts'),)
 _TEXT_COLUMNS = (('data', 'text_columns'),)
+_COLUMNS = (('data', 'number_columns'),)
 _SPLIT_NAMES = (('data', 'huggingface'),)
 _SOUNDS = (('data', 'audiofolder'),)
 _NAMED = (('data', 'named'),)
@@ -336,7 +337,7 @@ KNOBS = {
   'data.features': word(
     '',
     "columns of numbers, with commas between, or *; '' is the column of images",
-    needs=_SPLIT_NAMES,
+    needs=_COLUMNS,
   ),
   'data.train_split': word(
     '', "name of the training split; '' finds it", needs=_SPLIT_NAMES

@@ -13,6 +13,7 @@ Traits that rules and reports ask about:
   arrays         data source of arrays on any scale, which takes `data.range`
   texts          data source that takes `data.tokenizer`
   text_columns   data source that takes `data.text`
+  number_columns data source that takes `data.features`
   pickled        data source that takes `data.trust_pickles`
   dealt          partition that deals the examples to `num_clients`
   normalized     model with batch normalisation, or with a `norm` that may be it
@@ -309,7 +310,7 @@ OTHERS = (
     check=_check_transformer,
   ),
   _data('digits'),
-  _data('tfds', {'ids', 'named'}),
+  _data('tfds', {'ids', 'named', 'arrays', 'texts', 'text_columns', 'number_columns'}),
   _data('npz', {'files', 'arrays', 'texts'}),
   _data('imagefolder', {'files', 'pictures', 'drawn', 'arrays'}),
   _data(
@@ -333,6 +334,7 @@ OTHERS = (
       'arrays',
       'texts',
       'text_columns',
+      'number_columns',
     },
   ),
   _federated_data('leaf', {'files', 'arrays', 'texts'}),

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moon_jax import catalog
+from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import Form, Scale
 from moon_jax.data.errors import DataError
@@ -107,6 +108,17 @@ def form_of(owner: str, name: str, examples: np.ndarray, reading: Reading) -> Fo
     dtype=examples.dtype.name,
     range=allowed,
   )
+
+
+def axes_of_columns(axes: str) -> str:
+  """The axes of rows of several columns, which are tables.
+
+  Raises:
+    KnobError: `data.axes` says that they are something else.
+  """
+  if axes not in ('', 'D'):
+    raise KnobError('data.axes', axes, f'must be D with {flag("data.features")}.')
+  return 'D'
 
 
 def _evident_axes(described: str, examples: np.ndarray) -> str:

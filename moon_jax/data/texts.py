@@ -79,11 +79,7 @@ def encode(
     DataError: the package is missing, or there are no characters to train on.
   """
   if options.tokenizer == NONE:
-    raise DataError(
-      f'{data_flag}: the examples are texts; {flag("data.tokenizer", "wordpiece")} '
-      'reads them as words and pieces of words, '
-      f'{flag("data.tokenizer", CHARACTERS)} as characters.'
-    )
+    raise tokenizer_needed(data_flag)
   tokenizers = _package(data_flag)
   splits = [list(map(_whole_characters, texts)) for texts in splits]
   words = options.words or _vocabulary(tokenizers, splits[0], options)
@@ -108,6 +104,15 @@ def encode(
   dtype = np.int16 if len(words) < 2**15 else np.int32
   return Encoded(
     splits=[_filled_up(texts, length, dtype) for texts in numbers], words=words
+  )
+
+
+def tokenizer_needed(data_flag: str) -> DataError:
+  """The error of texts that no knob says how to divide."""
+  return DataError(
+    f'{data_flag}: the examples are texts; {flag("data.tokenizer", "wordpiece")} '
+    'reads them as words and pieces of words, '
+    f'{flag("data.tokenizer", CHARACTERS)} as characters.'
   )
 
 
@@ -160,6 +165,12 @@ def require_no_other_reading(reading: Reading) -> None:
     raise KnobError(
       'data.normalize', reading.normalize, 'is for numbers, and these are texts.'
     )
+
+
+def require_no_features(features: str, tokenizer: str) -> None:
+  """Raises KnobError if `data.features` names numbers where texts are read."""
+  if features and tokenizer != NONE:
+    raise KnobError('data.features', features, 'is for numbers, and these are texts.')
 
 
 def class_numbers(

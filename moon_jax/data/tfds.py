@@ -10,7 +10,7 @@ import pathlib
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,11 +19,11 @@ from moon_jax.core import files
 from moon_jax.core.errors import did_you_mean
 from moon_jax.core.flags import flag
 from moon_jax.core.types import Dataset
-from moon_jax.data import decoded
-from moon_jax.data.dataset import checked_dataset
+from moon_jax.data import decoded, forms, texts, tfds_features
+from moon_jax.data.dataset import arrays_dataset, checked_dataset
 from moon_jax.data.errors import DataError, one_line
 from moon_jax.data.federated import users
-from moon_jax.data.pictures import decode_picture
+from moon_jax.data.forms import Reading
 from moon_jax.data.pixels import PIXEL_STATISTICS
 
 # TFDS stores these images lying on their side, as NIST does; here they are transposed.
@@ -36,14 +36,25 @@ class _Split(NamedTuple):
   """The examples of a split.
 
   Attributes:
-    images: [M, H, W, C] uint8.
+    examples: [M, H, W, C] uint8, or other numbers [M, ...], or texts [M].
     labels: [M] int32.
     user_ids: [M]; None if they are not asked for.
   """
 
-  images: np.ndarray
+  examples: np.ndarray
   labels: np.ndarray
   user_ids: np.ndarray | None
+
+
+class _Request(NamedTuple):
+  """What is asked for; see `load_tfds`."""
+
+  name: str
+  client: str
+  reading: Reading
+  features: str
+  text: str
+  text_options: texts.TextOptions
 
 
 def load_tfds(
@@ -53,14 +64,23 @@ def load_tfds(
   *,
   prepare: bool = True,
   announce: Callable[[Dataset], None] | None = None,
+  range: str = '',
+  axes: str = '',
+  normalize: str = 'auto',
+  features: str = '',
+  text: str = '',
+  tokenizer: str = texts.NONE,
+  vocabulary_size: int = 2000,
+  text_length: int | str = 'auto',
+  words: Sequence[str] = (),
 ) -> Dataset:
-  """Loads an image data set of TFDS, and prepares it first if necessary.
+  """Loads a labelled data set of TFDS, and prepares it first if necessary.
 
   A set is refused if its description names a class that is not TFDS's own, because TFDS
   would import it.
 
   Reading needs no TensorFlow; downloading and preparing a set, which is done once,
-  needs it. The decoded images are kept in the user's cache folder.
+  needs it. What is decoded is kept in the user's cache folder, unless it is text.
 
   Args:
     name: TFDS name, e.g. 'cifar100' (its label is the fine one of two), 'svhn_cropped'
@@ -69,30 +89,69 @@ def load_tfds(
     client: the feature with the user id of an example; '': no feature.
     prepare: whether a missing set may be downloaded and prepared.
     announce: called before pictures are decoded, with the data set that will be
-      returned; its images have shapes, but no pixels.
+      returned; its images have shapes, but no pixels. Not called for other data, nor
+      for pictures that are read by one of the next three knobs.
+    range: as in `npz.load_npz`.
+    axes: likewise.
+    normalize: likewise.
+    features: features of numbers, see `tfds_features.choose`; '': the image or the
+      tensor of the data set.
+    text: the feature of texts; '': that of the data set.
+    tokenizer: see `texts.TextOptions`; 'none': the examples are no texts.
+    vocabulary_size: likewise.
+    text_length: likewise.
+    words: the vocabulary of a trained model; (): it is made of the training texts.
 
   Raises:
-    DataError: the name is unknown, the set is not one of labelled uint8 images of one
-      size with splits train and test, it cannot be prepared or read, or that feature
-      has no user ids.
+    DataError: the name is unknown, the set is not one of labelled examples of one size
+      with splits train and test, it cannot be prepared or read, or that feature has no
+      user ids.
   """
+  request = _Request(
+    name=name,
+    client=client,
+    reading=Reading(range=range, axes=axes, normalize=normalize),
+    features=features,
+    text=text,
+    text_options=texts.TextOptions(
+      tokenizer, vocabulary_size, text_length, tuple(words)
+    ),
+  )
   data_dir = os.path.expanduser(
     dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
   )
+  if tokenizer != texts.NONE:
+    # A line of the output says at each start how the texts are read.
+    return _decode(request, data_dir, prepare, announce)
   return decoded.load_or_decode(
     name,
     pathlib.Path(data_dir, re.match(r'\w*', name)[0]),  # where TFDS looks for it
-    lambda: _decode(name, data_dir, client, prepare, announce),
+    lambda: _decode(request, data_dir, prepare, announce),
     client,
+    tuple(request.reading),
+    features,
     importlib.metadata.version('tensorflow_datasets'),
   )
 
 
-def _decode(name, data_dir, client, prepare, announce=None):
+def _decode(request, data_dir, prepare, announce):
+  name, client, reading = request.name, request.client, request.reading
+  data_flag = flag('data.name', name)
   builder = _tfds_builder(name, data_dir, prepare)
   info = builder.info
   with one_line(f'cannot read {info.data_dir}; delete it and prepare it again'):
-    image_key, label_key = _supervised_keys(name, info)
+    chosen = tfds_features.choose(
+      data_flag,
+      info,
+      client=client,
+      features=request.features,
+      text=request.text,
+      tokenizer=request.text_options.tokenizer,
+    )
+  if chosen.are_texts:
+    texts.require_no_other_reading(reading)
+  if chosen.column_names:
+    reading = reading._replace(axes=forms.axes_of_columns(reading.axes))
   if client and client not in info.features:
     raise DataError(
       f'{flag("data.client", client)} is not among the features of {name!r}: '
@@ -105,20 +164,37 @@ def _decode(name, data_dir, client, prepare, announce=None):
     )
   _prepare(name, builder)
   with one_line(f'cannot read {info.data_dir}; delete it and prepare it again'):
-    if announce and not client:
-      announce(_without_pixels(builder, image_key, label_key))
-    train = _read_split(builder, 'train', image_key, label_key, client)
-    test = _read_split(builder, 'test', image_key, label_key, client)
-  label = info.features[label_key]
-  data_flag = flag('data.name', name)
-  data = checked_dataset(
-    data_flag,
-    info.name,
-    (train.images, train.labels, test.images, test.labels),
-    num_classes=int(label.num_classes),
-    statistics=PIXEL_STATISTICS.get(info.name),
-    class_names=label.names,
-  )
+    are_usual_pictures = chosen.are_pictures and reading == Reading()
+    if announce and not client and are_usual_pictures:
+      announce(_without_pixels(builder, chosen))
+    train = _read_split(builder, 'train', chosen, client)
+    test = _read_split(builder, 'test', chosen, client)
+  label = chosen.label_kind
+  arrays = train.examples, train.labels, test.examples, test.labels
+  if are_usual_pictures:
+    data = checked_dataset(
+      data_flag,
+      info.name,
+      arrays,
+      num_classes=int(label.num_classes),
+      statistics=PIXEL_STATISTICS.get(info.name),
+      class_names=label.names,
+    )
+  else:
+    described = ', '.join(chosen.names)
+    data = arrays_dataset(
+      data_flag,
+      info.name,
+      arrays,
+      reading=reading,
+      num_classes=int(label.num_classes),
+      class_names=label.names,
+      array_names=(
+        *(f'{described} of train', f'{chosen.label} of train'),
+        *(f'{described} of test', f'{chosen.label} of test'),
+      ),
+      text_options=request.text_options,
+    )._replace(feature_names=chosen.column_names)
   return users.named(data_flag, data, train.user_ids, test.user_ids)
 
 
@@ -135,6 +211,14 @@ def _tfds_builder(name, data_dir, prepare):
       with _importing_no_class(features.feature), _opening_only_in(data_dir, name):
         # Without file_format, because with it another format is a bare ValueError.
         return find(name, data_dir=data_dir)
+    except ModuleNotFoundError as error:
+      if error.name != 'tensorflow':
+        raise
+      raise DataError(
+        f'{name_flag} has features that TFDS cannot describe without TensorFlow, such '
+        f'as sounds, and these are not read; {flag("data.source", "audiofolder")} '
+        'reads WAV files.'
+      ) from None
     except tfds.core.DatasetNotFoundError:
       # TFDS would fetch the community's list from the network.
       known_names = ()
@@ -229,28 +313,6 @@ def _refuse_to_import(module_name: str) -> None:
   )
 
 
-def _supervised_keys(name, info):
-  """Names of the features that are the image and the label."""
-  from tensorflow_datasets import features as kinds
-
-  def first(kind):
-    # Some sets have a second label (cifar100): the supervised pair comes first.
-    keys = [*(info.supervised_keys or ()), *info.features]
-    features = dict(info.features)  # a damaged description pairs others
-    return next((key for key in keys if isinstance(features.get(key), kind)), None)
-
-  image_key, label_key = first(kinds.Image), first(kinds.ClassLabel)
-  image = dict(info.features).get(image_key)
-  has_one_size = image and None not in image.shape and image.np_dtype == np.uint8
-  if not has_one_size or label_key is None:
-    raise DataError(
-      f'{flag("data.name", name)} must have uint8 images of one size and a class '
-      f'label, and has {dict(info.features)}; convert it for '
-      f'{flag("data.source", "npz")}.'
-    )
-  return image_key, label_key
-
-
 def _prepare(name, builder):
   """Downloads and prepares the set, unless it exists in the format that we read."""
   folder = builder.data_path
@@ -279,15 +341,17 @@ def _prepare(name, builder):
     builder.download_and_prepare(file_format='array_record')
 
 
-def _without_pixels(builder, image_key, label_key):
+def _without_pixels(builder, chosen):
   """The data set as far as it is known before decoding: labels, and images' shapes."""
-  shape = builder.info.features[image_key].shape
+  shape = chosen.shape
   if builder.info.name in TRANSPOSED:
     shape = (shape[1], shape[0], *shape[2:])
   images, labels = {}, {}
   for split in ('train', 'test'):
     records = _records(builder, split)
-    numbers = [feature[label_key].int64_list.value[0] for feature in _features(records)]
+    numbers = [
+      feature[chosen.label].int64_list.value[0] for feature in _features(records)
+    ]
     labels[split] = np.array(numbers, np.int32)
     # One zero of this shape: it takes no memory.
     images[split] = np.broadcast_to(np.uint8(0), (len(numbers), *shape))
@@ -297,35 +361,36 @@ def _without_pixels(builder, image_key, label_key):
     train_labels=labels['train'],
     test_images=images['test'],
     test_labels=labels['test'],
-    num_classes=int(builder.info.features[label_key].num_classes),
+    num_classes=int(chosen.label_kind.num_classes),
     mean=np.zeros(shape[-1:], np.float32),
     std=np.ones(shape[-1:], np.float32),
   )
 
 
-def _read_split(builder, split, image_key, label_key, client_key):
+def _read_split(builder, split, chosen, client_key):
   """The examples of a split; '' as client_key asks for no user ids.
 
   It parses the records itself: TFDS's decoder, which also decodes features that are not
   needed and tries every image format that Pillow knows, takes twice as long.
   """
   records = _records(builder, split)
-  shape = builder.info.features[image_key].shape
-  mode = {1: 'L', 3: 'RGB', 4: 'RGBA'}[shape[-1]]
-  images = np.empty((len(records), *shape), np.uint8)
+  examples = np.empty((len(records), *chosen.shape), chosen.dtype)
+  example_of = chosen.reader()
   labels = np.empty(len(records), np.int32)
   user_ids = []
   for i, feature in enumerate(_features(records)):
     with one_line(f'{builder.data_dir}: {split} example {i} cannot be used'):
-      images[i] = decode_picture(feature[image_key].bytes_list.value[0], mode, shape)
-    labels[i] = feature[label_key].int64_list.value[0]
+      examples[i] = example_of(feature)
+    labels[i] = feature[chosen.label].int64_list.value[0]
     if client_key:
       user_ids += feature[client_key].int64_list.value
       user_ids += feature[client_key].bytes_list.value
-  if builder.info.name in TRANSPOSED:
-    images = images.transpose(0, 2, 1, 3)
+  if builder.info.name in TRANSPOSED and chosen.are_pictures:
+    examples = examples.transpose(0, 2, 1, 3)
   return _Split(
-    images=images, labels=labels, user_ids=np.array(user_ids) if client_key else None
+    examples=examples,
+    labels=labels,
+    user_ids=np.array(user_ids) if client_key else None,
   )
 
 

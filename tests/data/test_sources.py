@@ -141,8 +141,8 @@ OPENED = r'^cannot open --config.data.name=.* in .*; check both: '
   [
     ('cifr10', r"^--config.data.name='cifr10' is not .* mean 'cifar10'"),
     ('fashionmnist', "mean 'fashion_mnist'"),
-    ('imdb_reviews', r"'imdb_reviews' must have uint8 images.* has .*'label': Class"),
-    ('cats_vs_dogs', r"one size .* has .'image': Image.shape=.None, None, 3"),
+    ('imdb_reviews', r"'imdb_reviews': .* are texts; --config.data.tokenizer='wordp"),
+    ('cats_vs_dogs', r"one size, .* has 'image': Image.shape=.None, None, 3"),
     ('emnist/balance', f'{OPENED}ValueError: .*Config balance not .*match: balanced'),
     ('mnist:9.9.9', rf'{OPENED}AssertionError: .* version 9.9.9, only: 3\.'),
     ('', f'{OPENED}ValueError: Parsing builder name string  failed'),

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from moon_jax.core import files, memory, paths
-from moon_jax.core.errors import KnobError, did_you_mean, printable
+from moon_jax.core.errors import did_you_mean, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
-from moon_jax.data import drawn_test, split_names, texts
+from moon_jax.data import drawn_test, forms, split_names, texts
 from moon_jax.data.dataset import arrays_dataset
 from moon_jax.data.errors import DataError, listed, one_line
 from moon_jax.data.federated import assembled
@@ -169,7 +169,8 @@ def load_huggingface(
   if has_texts:
     texts.require_no_other_reading(reading)
   if features:
-    reading = reading._replace(axes=_axes_of_features(axes, features, has_texts))
+    texts.require_no_features(features, tokenizer)
+    reading = reading._replace(axes=forms.axes_of_columns(axes))
   splits = _opened(data_flag, path, label, {TRAIN: train_split, TEST: test_split})
   splits = _divided(data_flag, splits, client, label, test_fraction, test_seed)
   options = _ColumnOptions(image, label, features, text, has_texts, image_size)
@@ -243,19 +244,6 @@ def _users(data_flag, examples_by_user, columns, reading, has_texts):
       yield assembled.make_user(data_flag, name, images, labels)
 
   return assembled.each_once(data_flag, made())
-
-
-def _axes_of_features(axes: str, features: str, has_texts: bool) -> str:
-  """The axes of rows of columns, which are tables.
-
-  Raises:
-    KnobError: other knobs say that they are something else.
-  """
-  if has_texts:
-    raise KnobError('data.features', features, 'is for numbers, and these are texts.')
-  if axes not in ('', 'D'):
-    raise KnobError('data.axes', axes, f'must be D with {flag("data.features")}.')
-  return 'D'
 
 
 def _as_array(described: str, examples: Any, reading: Reading) -> np.ndarray:
