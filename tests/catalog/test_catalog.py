@@ -75,6 +75,7 @@ def argument_names(part):
     names.add('words')  # of a trained model
   if part.name == 'tfds':
     names.add('prepare')  # no download by loading
+    names.add('announce')  # compiles beside decoding
   return names
 
 

@@ -58,6 +58,9 @@ def test_a_config_saved_as_json_is_the_same_experiment():
 
 # --- knobs without an effect ----------------------------------------------------------
 
+TEXTS = {'data.source': 'table', 'data.path': 'a', 'data.tokenizer': 'wordpiece'}
+NO_TEXTS = {'data.tokenizer': 'none'}
+
 # A knob that is used only with some values of another one -> a setting in which it is
 # used, and one in which it is not.
 OFF = {
@@ -65,6 +68,9 @@ OFF = {
     {'data.source': 'imagefolder', 'data.path': 'a', 'data.test_fraction': 0.2},
     {'data.test_fraction': 0.0},
   ),
+  'data.text': (TEXTS, NO_TEXTS),
+  'data.text_length': (TEXTS, NO_TEXTS),
+  'data.vocabulary_size': (TEXTS, NO_TEXTS),
   'optimizer.nesterov': ({}, {'optimizer.momentum': 0.0}),
   'stragglers.send': ({'stragglers.fraction': 0.3}, {'stragglers.fraction': 0.0}),
   'attack.scale': ({'attack.name': 'sign_flip'}, {'attack.fraction': 0.0}),

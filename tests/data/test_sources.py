@@ -410,10 +410,10 @@ def test_what_was_prepared_meanwhile_is_kept_only_where_nothing_was(
 ):
   decode = tfds_source._decode
 
-  def decode_and_touch(name, data_dir, client, prepare, announce):
+  def decode_and_touch(request, data_dir, prepare, announce):
     with (small_mnist / 'more').open('a') as file:
       file.write('more')
-    return decode(name, data_dir, client, prepare, announce)
+    return decode(request, data_dir, prepare, announce)
 
   monkeypatch.setattr(tfds_source, '_decode', decode_and_touch)
   for _ in range(2):  # the time of the file changes while it is decoded
