@@ -185,12 +185,14 @@ def _embedding(panel: Axes, chart: Scatter, side: float) -> None:
     return
   names = [plots.shortened(entry.label) for entry in classes]
   medians = np.array([np.median(entry.points, axis=0) for entry in classes])
+  # Limits are computed late; without this they would lack the last class.
+  panel.autoscale_view()
   to_panel = panel.transData + panel.transAxes.inverted()
   anchors = to_panel.transform(medians)
   placement = labels.placed(anchors, _label_sizes(names, side))
   box = {'boxstyle': 'round,pad=0.2', 'facecolor': 'white', 'alpha': 0.8, 'lw': 0}
   for name, anchor, centre in zip(names, anchors, placement.centres, strict=True):
-    panel.annotate(
+    label = panel.annotate(
       name,
       xy=anchor,
       xytext=centre,
@@ -203,6 +205,7 @@ def _embedding(panel: Axes, chart: Scatter, side: float) -> None:
       arrowprops={'arrowstyle': '-', 'color': '0.3', 'lw': 0.6},
       parse_math=False,
     )
+    label.set_in_layout(False)  # no name makes the file larger or the panel smaller
 
 
 def _label_sizes(names: Sequence[str], side: float) -> np.ndarray:

@@ -1,7 +1,11 @@
 """No label of a picture covers another."""
 
+import io
+import warnings
+
 import numpy as np
 import pytest
+from matplotlib import image
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
@@ -65,6 +69,55 @@ def test_no_name_covers_another_on_the_page(num_classes):
     [[len(note.text[3:-4]) * 8 * note.font.size / 13, note.font.size] for note in notes]
   )
   assert not len(labels.overlapping(pixels, sizes))
+
+
+def two_classes(num_points, spread):
+  """Points of two classes, each a group that is far from the other."""
+  classes = np.repeat([0, 1], num_points // 2)
+  points = np.random.default_rng(0).normal(scale=spread, size=(num_points, 2))
+  return charts.Scatter(
+    name='tsne',
+    title='t-SNE: MOON, seed=0',
+    points=points + np.array([[-300.0, 40.0], [250.0, -200.0]])[classes],
+    classes=classes,
+    class_names=['hum', 'whistle'],
+  )
+
+
+@pytest.mark.parametrize(('num_points', 'spread'), [(18, 1e-3), (120, 20.0)])
+@pytest.mark.parametrize('num_panels', [1, 4])
+def test_names_of_groups_far_apart_stay_in_the_file(num_points, spread, num_panels):
+  chart = two_classes(num_points, spread)
+  figure = figures.tiled([chart] * num_panels)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')  # such as of axes that have no room
+    file = io.BytesIO()
+    figure.savefig(file, dpi=100, bbox_inches='tight')
+  file.seek(0)
+  height, width = image.imread(file, format='png').shape[:2]
+  assert max(height, width) < 100 * (4.0 * num_panels)
+  renderer = FigureCanvasAgg(figure).get_renderer()
+  for panel in figure.axes:
+    frame = panel.get_window_extent(renderer)
+    assert frame.width > 50
+    for text in panel.texts:
+      # With the line that leads to the points of the class.
+      box = text.get_window_extent(renderer)
+      assert frame.x0 - 1 <= box.x0 <= box.x1 <= frame.x1 + 1
+      assert frame.y0 - 1 <= box.y0 <= box.y1 <= frame.y1 + 1
+
+
+@pytest.mark.parametrize(('num_points', 'spread'), [(18, 1e-3), (120, 20.0)])
+def test_names_of_groups_far_apart_stay_on_the_page(num_points, spread):
+  chart = two_classes(num_points, spread)
+  low, high = chart.points.min(axis=0), chart.points.max(axis=0)
+  margin = (high - low).max()
+  notes = interactive.figure(chart, {}).layout.annotations
+  assert [note.text for note in notes] == ['<b>hum</b>', '<b>whistle</b>']
+  for note in notes:
+    place = np.array([[note.x, note.y], [note.ax, note.ay]])
+    assert (place >= (low + high - margin) / 2).all()
+    assert (place <= (low + high + margin) / 2).all()
 
 
 def test_many_classes_have_no_names_in_the_picture():
