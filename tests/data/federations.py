@@ -54,7 +54,8 @@ def in_colour(federation):
 
 def mixed(users):
   """images [M, 8, 8], labels [M] and ids [M], with the examples in random order."""
-  images, labels = map(np.concatenate, zip(*users.values(), strict=True))
+  images = np.concatenate([images for images, _ in users.values()])
+  labels = np.concatenate([labels for _, labels in users.values()])
   ids = np.repeat(list(users), [len(labels) for _, labels in users.values()])
   order = np.random.default_rng(1).permutation(len(labels))
   return images[order], labels[order], ids[order]

@@ -106,7 +106,9 @@ def test_images_of_leaf_may_have_colours(tmp_path):
   federation = federations.in_colour(FEDERATION)
   data = load(layouts.leaf(tmp_path, federation))
   assert data.train_images.shape[1:] == (8, 8, 3)
-  images, labels = map(np.concatenate, zip(*federation['train'].values(), strict=True))
+  users = federation['train'].values()
+  images = np.concatenate([images for images, _ in users])
+  labels = np.concatenate([labels for _, labels in users])
   assert as_rows(data.train_images, data.train_labels) == as_rows(images, labels)
 
 

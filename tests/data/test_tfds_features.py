@@ -181,24 +181,36 @@ def test_texts_have_the_vocabulary_of_training(knobs):
 @pytest.mark.parametrize(
   ('changes', 'error', 'words'),
   [
-    ({'features': 'bodi'}, DataError, "no feature 'bodi' .* it has .*, note"),
+    ({'data.features': 'bodi'}, DataError, "no feature 'bodi' .* it has .*, note"),
     (
-      {'features': 'label'},
+      {'data.features': 'label'},
       DataError,
       "'label' .* is ClassLabel.*, not numbers of one",
     ),
-    ({'features': 'sizes'}, DataError, r"'sizes' .* is Tensor\(shape=\(None,\), dtype"),
-    ({'features': 'note'}, DataError, "'note' .* is Text"),
-    ({'features': 'body,int16_none'}, DataError, 'is Tensor.*, not a single number'),
-    ({'features': 'body', 'axes': 'TC'}, KnobError, 'must be D with'),
-    ({'features': 'body', 'tokenizer': 'characters'}, KnobError, 'these are texts'),
-    ({'text': 'notes', 'tokenizer': 'characters'}, DataError, "mean 'note'"),
-    ({'axes': 'TC', 'tokenizer': 'characters'}, KnobError, 'must be T'),
+    (
+      {'data.features': 'sizes'},
+      DataError,
+      r"'sizes' .* is Tensor\(shape=\(None,\), dtype",
+    ),
+    ({'data.features': 'note'}, DataError, "'note' .* is Text"),
+    (
+      {'data.features': 'body,int16_none'},
+      DataError,
+      'is Tensor.*, not a single number',
+    ),
+    ({'data.features': 'body', 'data.axes': 'TC'}, KnobError, 'must be D with'),
+    (
+      {'data.features': 'body', 'data.tokenizer': 'characters'},
+      KnobError,
+      'these are texts',
+    ),
+    ({'data.text': 'notes', 'data.tokenizer': 'characters'}, DataError, "mean 'note'"),
+    ({'data.axes': 'TC', 'data.tokenizer': 'characters'}, KnobError, 'must be T'),
   ],
 )
 def test_features_that_are_not_so_are_refused(knobs, changes, error, words):
   with refused(error, words):
-    load(knobs, **changes)
+    load(knobs | changes)
 
 
 @pytest.mark.parametrize(
