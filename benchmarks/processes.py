@@ -36,6 +36,101 @@ def run(
       raise
 
 
+def run_together(
+  words: list[str],
+  count: int,
+  repeats: int,
+  seconds: float,
+  environment: Mapping[str, str],
+) -> list[dict]:
+  """What `python *words --turns` prints in some processes that share the machine.
+
+  When all are warm, each runs `repeats` timed rounds, all processes at once. After
+  `seconds` they are ended, with subprocess.TimeoutExpired.
+  """
+  with contextlib.ExitStack() as stack:
+    processes = [
+      stack.enter_context(
+        _start([*words, '--turns', f'--repeats={repeats}'], environment=environment)
+      )
+      for _ in range(count)
+    ]
+    is_late = threading.Event()
+
+    def end():
+      is_late.set()
+      for process in processes:
+        process.kill()
+
+    timer = threading.Timer(seconds, end)
+    stack.callback(timer.cancel)
+    timer.start()
+    try:
+      for process in processes:
+        Turns.wait(process)
+      for process in processes:
+        process.stdin.write('\n' * repeats)
+        process.stdin.flush()
+      return [_report(process) for process in processes]
+    except (subprocess.CalledProcessError, BrokenPipeError) as error:
+      end_was_late = is_late.is_set()
+      end()
+      if end_was_late:
+        raise subprocess.TimeoutExpired(words, seconds) from error
+      raise
+
+
+class Requests:
+  """A program that answers each line of JSON with one; context manager.
+
+  After an answer that does not come in time, or a crash, it is started anew.
+  """
+
+  def __init__(self, words: list[str]):
+    self._words = words
+    self._process = None
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, kind, error, traceback):
+    self.end()
+
+  def ask(self, request: dict, seconds: float) -> dict:
+    """The answer; after `seconds` subprocess.TimeoutExpired."""
+    if self._process is None:
+      self._process = _start(self._words)
+    process, is_late = self._process, threading.Event()
+
+    def end():
+      is_late.set()
+      process.kill()
+
+    timer = threading.Timer(seconds, end)
+    timer.start()
+    try:
+      process.stdin.write(json.dumps(request) + '\n')
+      process.stdin.flush()
+      for line in process.stdout:
+        if line.startswith('{'):
+          return json.loads(line)
+    except BrokenPipeError:
+      pass  # it has ended; why is said below
+    finally:
+      timer.cancel()
+    self.end()
+    if is_late.is_set():
+      raise subprocess.TimeoutExpired(self._words, seconds)
+    raise subprocess.CalledProcessError(process.returncode, self._words)
+
+  def end(self) -> None:
+    """Ends the program, which gives its memory back."""
+    if self._process:
+      self._process.kill()
+      self._process.communicate()
+      self._process = None
+
+
 def seconds_until(
   path: pathlib.Path,
   words: list[str],
@@ -139,7 +234,7 @@ class Turns:
   def ready(self) -> None:
     """Waits until all are warm, and moves them to the first cores."""
     for process, cores in self._preparing.items():
-      self._wait(process)
+      self.wait(process)
       for thread in os.listdir(f'/proc/{process.pid}/task'):
         with contextlib.suppress(ProcessLookupError):
           os.sched_setaffinity(int(thread), _cores_at(range(cores)))
@@ -154,13 +249,14 @@ class Turns:
         process.stdin.write('\n')
         process.stdin.flush()
         if turn + 1 < self._repeats:
-          self._wait(process)
+          self.wait(process)
         else:
           reports[name] = _report(process)
     return reports
 
   @staticmethod
-  def _wait(process):
+  def wait(process):
+    """Waits until a program is warm."""
     if not any(line == 'ready\n' for line in process.stdout):
       raise subprocess.CalledProcessError(process.wait(), process.args)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as suites
-from benchmarks import against_pytorch, cpu, engine, gpu, processes
+from benchmarks import against_pytorch, cpu, engine, gpu, gpu_plan, processes
 from benchmarks.rows import Row
 from moon_jax.building import experiment
 from moon_jax.config import cli
@@ -178,3 +178,74 @@ def assert_same_average(ours, theirs, max_difference):
     difference = np.linalg.norm(mean - end)
     movement = np.linalg.norm(end - start)
     assert difference <= max_difference * (movement + 1e-3), name
+
+
+# --- the plan for a day with a GPU --------------------------------------------------
+
+
+def plan_flags(images):
+  """The smallest rounds; the form of the convolutions is refused for this network."""
+  changes = {'model': 'mlp', 'local_epochs': 1, 'num_rounds': 1}
+  return flags(images, changes | {'execution.devices': 1})
+
+
+def lines_of(path):
+  return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.slow  # a process for most rows
+def test_every_row_of_the_plan_is_written_with_its_prediction(images, tmp_path):
+  path = tmp_path / 'plan.jsonl'
+  program = ['-m', 'benchmarks.gpu_plan', f'--out={path}', *plan_flags(images)]
+  process = launch(ROOT, program=program)
+  assert process.returncode == 0, process.stderr
+  lines = lines_of(path)
+  assert [line['name'] for line in lines] == [row.name for row in gpu_plan.ROWS]
+  for line in lines:
+    assert line['predicted for an H200']
+    assert line['source']
+    assert ('error' in line) != ('measured' in line)
+    if 'measured' in line:
+      assert line['predicted for an H200'].keys() <= line['measured'].keys()
+  by_name = {line['name']: line for line in lines}
+  assert 'execution.convolution' in by_name['cuDNN']['error']
+  # What only a GPU, or another package, can do.
+  excepted = ('cuDNN', 'three processes with MPS', 'PyTorch')
+  unmeasured = [name for name, line in by_name.items() if 'error' in line]
+  assert not [name for name in unmeasured if not name.endswith(excepted)], unmeasured
+
+
+@pytest.mark.slow  # starts two processes
+@pytest.mark.filterwarnings('ignore:os.fork')  # JAX's, which this process has loaded
+def test_a_row_that_fails_stops_neither_the_plan_nor_the_rows_before_it(
+  images, tmp_path
+):
+  path = tmp_path / 'plan.jsonl'
+  row = gpu_plan.ROWS[0]
+  names_before = []
+
+  def measure_last(row, plan, seconds):
+    names_before.extend(line['name'] for line in lines_of(path))
+    return gpu_plan.measure_round(row, plan, seconds)
+
+  rows = [
+    row._replace(name='late', seconds=0.2),
+    row._replace(name='unknown', options={'xla_nonsense': 1}),
+    row._replace(name='last', measure=measure_last),
+  ]
+  gpu_plan.measure(rows, path, 300, plan_flags(images))
+  assert names_before == ['late', 'unknown']
+  gpu_plan.measure([row], path, 0, plan_flags(images))
+  *lines, left_out = lines_of(path)
+  assert lines[0]['error'] == 'not done after 0 s'
+  assert "No such compile option: 'xla_nonsense'" in lines[1]['error']
+  assert lines[2]['measured']['seconds a round'] > 0
+  assert left_out['error'] == 'not run: the minutes were over'
+
+
+def test_the_models_agree_with_the_h200_and_the_page_has_what_they_say_of_cards():
+  h200 = gpu_plan.CARDS['H200 SXM']
+  measured = 0.419 / gpu_plan.STEPS  # seconds of a step
+  for model in gpu_plan.MODELS.values():
+    assert gpu_plan.step_seconds(h200, model) == pytest.approx(measured, rel=0.05)
+  assert gpu_plan.modelled_cards() in (ROOT / 'docs/gpu.md').read_text()
