@@ -135,7 +135,7 @@ def _add_line(
       _estimate_text(mean, std, n)
       for mean, std, n in line.points.itertuples(index=False)
     ],
-    hovertemplate=f'{"<br>= ".join(map(_with_breaks, names))}<br>'
+    hovertemplate=f'{"<br>≈ ".join(map(_with_breaks, names))}<br>'
     f'{chart.x_label} %{{x}}<br>'
     '%{customdata}<extra></extra>',
     name=line.label,

@@ -76,6 +76,7 @@ def table(settings: Sequence[Setting], names: Sequence[str]) -> Table | None:
     if series.finished
   }
   num_runs = f'{min(counts)} to {max(counts)}' if len(counts) > 1 else str(min(counts))
+  runs = 'finished run' if num_runs == '1' else 'finished runs'
   explanations = ''
   if traces.ACCURACY in names and not all(map(traces.has_global_model, all_runs)):
     explanations += f' {tables.OF_CLIENTS_MODELS}'
@@ -85,7 +86,7 @@ def table(settings: Sequence[Setting], names: Sequence[str]) -> Table | None:
     name='paper',
     title='For a paper',
     caption=f'In the last round: mean ± sample standard deviation over {num_runs} '
-    'finished runs. Bold: the best, if the 95 % interval of its paired difference to '
+    f'{runs}. Bold: the best, if the 95 % interval of its paired difference to '
     'the second is beyond 0. At chance: no run is more than a point above the share of '
     f'the most frequent class.{explanations}',
     columns=[Column('series', 'method'), *(entry.column for entry in columns)],

@@ -58,8 +58,8 @@ def curves(setting: Setting) -> Section:
   return Section(
     title=titled('Over rounds', setting.title),
     text='Lines are means over the finished runs of a series, in the rounds '
-    'that all of them have; bands are one sample standard deviation. The classes that '
-    'each client owns are those of one run. '
+    'that all of them have; bands are one sample standard deviation. A wide line has '
+    'another one on it. The classes that each client owns are those of one run. '
     f'{tables.OF_CLIENTS_MODELS}',
     charts=charts.of_setting(setting) + partition(setting),
   )

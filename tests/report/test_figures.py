@@ -73,8 +73,8 @@ def test_a_line_is_seen_under_another():
   widths = {t.name: t.line.width for t in drawing.data if t.line.width is not None}
   assert widths['FedAvg'] > 2 * widths['Ditto'] == 2 * widths['MOON']
   hover = {t.name: t.hovertemplate for t in drawing.data if t.hovertemplate}
-  assert hover['Ditto'].startswith('Ditto<br>= FedAvg<br>')
-  assert '= ' not in hover['FedAvg'] + hover['MOON']
+  assert hover['Ditto'].startswith('Ditto<br>≈ FedAvg<br>')
+  assert '≈' not in hover['FedAvg'] + hover['MOON']
   # Many that are all the same do not fill the panel.
   crowd = over_rounds(LONG)
   (panel,) = figures.draw(crowd, styles_of(crowd)).axes
