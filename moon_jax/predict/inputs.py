@@ -380,11 +380,16 @@ def _decoded(root, paths, model):
 
 
 def _has_deep_pictures(model):
-  """Whether the model was trained on grey pictures of 16 bits."""
-  if not catalog.part('data', model.config.data.source).has('pictures'):
-    return False
-  dtype = model.scale.dtype if model.scale else model.form.dtype
-  return dtype == 'uint16'
+  """Whether the model was trained on grey pictures of 16 bits.
+
+  Without a scale the model takes the numbers of its data as they are, whatever source
+  they came from: 8-bit pictures would have a 256th of the brightness. With a scale only
+  files of pictures had 16 bits; arrays of a scale become grey levels of 8 bits.
+  """
+  if not model.scale:
+    return model.form.dtype == 'uint16'
+  source = catalog.part('data', model.config.data.source)
+  return source.has('pictures') and model.scale.dtype == 'uint16'
 
 
 def _numbers(levels, model):

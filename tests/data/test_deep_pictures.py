@@ -145,3 +145,43 @@ def test_predictions_are_on_the_scale_of_training(tmp_path, capsys):
   ):
     assert predict([*words, *input_flags]) == ExitCode.USAGE
     assert message in capsys.readouterr().err
+
+
+def test_a_model_of_16_bit_numbers_takes_pictures_of_16_bits_only(tmp_path, capsys):
+  pictures = folder_of(tmp_path / 'set')
+  labels = np.arange(len(pictures['test'])) % 2
+  arrays = {
+    f'{array}_{split}': content
+    for split in ('train', 'test')
+    for array, content in (
+      ('x', np.stack(pictures[split])[..., None]),
+      ('y', np.arange(len(pictures[split])) % 2),
+    )
+  }
+  np.savez(tmp_path / 'set.npz', **arrays)
+  knobs = {
+    'data.source': 'npz',
+    'data.path': str(tmp_path / 'set.npz'),
+    'data.normalize': 'per_channel',
+    'num_clients': 2,
+    'partition.name': 'iid',
+    'partition.min_size': 1,
+    'model': 'mlp',
+    'algorithm': 'fedavg',
+    'num_rounds': 2,
+    'optimizer.learning_rate': 0.1,
+    'logger': '',
+    'execution.devices': 1,
+  }
+  run = tmp_path / 'run'
+  moon_jax.run(moon_jax.load_config('configs/base.py', knobs), run)
+  images, _ = moon_jax.load(run).test_data()
+  words = [f'--workdir={run}', f'--output={tmp_path}/out.csv']
+  assert predict([*words, f'--input={tmp_path}/set/test/class0']) == ExitCode.DONE
+  with open(tmp_path / 'out.csv', newline='') as file:
+    predicted = [int(row['predicted']) for row in csv.DictReader(file)]
+  of_class_0 = moon_jax.load(run).predict(images[labels == 0]).labels.tolist()
+  assert predicted == of_class_0
+  folder_of(tmp_path / 'shallow', dtype=np.uint8)
+  assert predict([*words, f'--input={tmp_path}/shallow/test']) == ExitCode.USAGE
+  assert 'has 8 bits in each channel' in capsys.readouterr().err
