@@ -122,8 +122,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 between
   --config.data.test_fraction=0.0               fraction of each class drawn for the
                                                 test; 0 draws none; in [0, 1)
-  --config.data.test_seed=0                     seed of the draw of test images; in [0,
-                                                2147483647]
+  --config.data.test_seed=0                     seed of the draw of test examples; in
+                                                [0, 2147483647]
   --config.data.image_size=0                    side of resized images in pixels; 0
                                                 resizes nothing; at least 0
   --config.data.limit=0                         upper limit of examples per split; 0

@@ -3,7 +3,7 @@
   python -m docs.images [NAME ...]
 
   start      pictures of the run on the page "Start"
-  tutorial   figures of the report on the page "A table from nothing"
+  tutorial   figures of the report on the page "A comparison from nothing"
   report     that report in a browser; needs Chromium, and Playwright of the extra dev
 
 Without a name, the program makes all of them. It runs the commands of the pages in the

@@ -357,7 +357,7 @@ KNOBS = {
   'data.test_seed': knob(
     int,
     0,
-    'seed of the draw of test images',
+    'seed of the draw of test examples',
     SEED,
     needs=_DRAWN,
     used_if=('data.test_fraction', above(0)),

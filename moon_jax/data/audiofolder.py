@@ -132,10 +132,16 @@ def load_audiofolder(
   every_length = [len(s.samples) for split in sounds.values() for s in split]
   num_cut = sum(length > num_samples for length in every_length)
   num_filled = sum(length < num_samples for length in every_length)
+  seconds_kept = f'{num_samples / first.rate:g} s'
+  changes = []
+  if num_cut:
+    changes.append(f'{_files(num_cut)} cut to {seconds_kept}')
+  if num_filled:
+    changes.append(f'{_files(num_filled)} filled up with silence to {seconds_kept}')
   print(
-    f'{data_flag}: {len(every_length)} files of {first.rate} Hz are spectrograms of '
-    f'{num_frames} windows and {mel_bands} bands; {num_cut} are cut to '
-    f'{num_samples / first.rate:g} seconds, {num_filled} are filled up with silence.',
+    f'{data_flag}: {_files(len(every_length))} spectrograms of {num_frames} windows '
+    f'and {mel_bands} bands, at {first.rate} Hz; '
+    f'{", ".join(changes) or f"all last {seconds_kept}"}.',
     file=sys.stderr,
   )
   numbers = {name: number for number, name in enumerate(class_names)}
@@ -169,6 +175,11 @@ def load_audiofolder(
     train_users=np.array([clip.speaker for clip in splits[TRAIN]]),
     test_users=np.array([clip.speaker for clip in splits[TEST]]),
   )
+
+
+def _files(number: int) -> str:
+  """'1 file is', '2 files are'."""
+  return '1 file is' if number == 1 else f'{number:,} files are'
 
 
 def frames_of(num_samples: int, rate: int) -> int:

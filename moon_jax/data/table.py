@@ -20,6 +20,7 @@ from moon_jax.data.federated import assembled, users
 from moon_jax.data.forms import Reading
 from moon_jax.data.layouts import TABLE_SUFFIXES
 
+_SENTENCE_WORDS = 4  # as many words are rarely the name of a category
 _MOST_NAMES = 100  # of features, in the line that names them
 
 
@@ -411,15 +412,7 @@ def _columns(
   for name in names:
     _require_cells(data_flag, frame, name)
   if words := [name for name in numbers if not _holds_numbers(frame, name)]:
-    proposed = ','.join([*category_names, *words])
-    as_texts = (
-      f'{flag("data.tokenizer", "wordpiece")} with {flag("data.text", words[0])}'
-    )
-    raise DataError(
-      f'{data_flag}: {listed(words)} hold no numbers; '
-      f'{flag("data.categories", proposed)} makes a column of 0 and 1 of each of their '
-      f'categories, {as_texts} reads texts, or leave them out of the file.'
-    )
+    raise _no_numbers(data_flag, frame, words, category_names)
   columns = _Columns(
     label=label,
     client=client,
@@ -432,6 +425,46 @@ def _columns(
   _require_room(data_flag, frame, columns)
   _require_told_apart(data_flag, columns)
   return columns
+
+
+def _looks_like_text(column: Any) -> bool:
+  """Whether most entries differ, or a tenth of them and most have several words."""
+  distinct = column.dropna().astype(str).unique()
+  num_words = [len(entry.split()) for entry in distinct]
+  has_sentences = bool(num_words) and np.median(num_words) >= _SENTENCE_WORDS
+  return len(distinct) > len(column) / (10 if has_sentences else 2)
+
+
+def _no_numbers(
+  data_flag: str, frame: Any, words: Sequence[str], category_names: Sequence[str]
+) -> DataError:
+  """The error about columns of words; the likelier remedy is named first.
+
+  Args:
+    data_flag: flag of the data.
+    frame: the table.
+    words: the columns that hold no numbers.
+    category_names: the columns that are categories already.
+  """
+  num_distinct = {name: frame[name].nunique() for name in words}
+  likely_text = max(words, key=num_distinct.__getitem__)
+  proposed = ','.join([*category_names, *words])
+  verb, owner, them = ('holds', 'its', 'it')
+  if len(words) > 1:
+    verb, owner, them = ('hold', 'their', 'them')
+  as_categories = (
+    f'{flag("data.categories", proposed)} makes a column of 0 and 1 of each of {owner} '
+    'categories'
+  )
+  text_flags = [flag('data.tokenizer', 'wordpiece'), flag('data.text', likely_text)]
+  as_texts = f'{" ".join([*text_flags, flag("model", "gru")])} reads texts'
+  remedies = [as_categories, as_texts]
+  if _looks_like_text(frame[likely_text]):
+    remedies.reverse()
+  return DataError(
+    f'{data_flag}: {listed(words)} {verb} no numbers; {", ".join(remedies)}, or leave '
+    f'{them} out of the file.'
+  )
 
 
 def _holds_numbers(frame: Any, name: str) -> bool:
@@ -515,12 +548,9 @@ def _features(owner: str, frame: Any, columns: _Columns) -> np.ndarray:
   features = [numbers.to_numpy(np.float64)]
   for name, categories in columns.categories.items():
     texts = _complete(owner, frame, name).astype(str)
-    unseen = np.setdiff1d(texts, categories)
-    if unseen.size:
-      raise DataError(
-        f'{owner}: {name!r} holds {str(unseen[0])!r}, a category that training '
-        'has not; remove these rows.'
-      )
+    is_unseen = ~np.isin(texts, categories)
+    if is_unseen.any():
+      raise _unseen(owner, frame, name, texts[is_unseen][0], texts, categories)
     one_hot = np.zeros((len(frame), len(categories)))
     order = np.argsort(categories)
     position = np.searchsorted(categories, texts, sorter=order)
@@ -531,15 +561,40 @@ def _features(owner: str, frame: Any, columns: _Columns) -> np.ndarray:
   return np.concatenate(features, axis=1)
 
 
+def _unseen(
+  owner: str,
+  frame: Any,
+  name: str,
+  category: str,
+  texts: np.ndarray,
+  categories: Sequence[str],
+) -> DataError:
+  """The error about a category that is among [M] texts of a column, not in training."""
+  has_it = texts == category
+  num_rows = np.count_nonzero(has_it)
+  count = '1 row' if num_rows == 1 else f'{num_rows:,} rows'
+  return DataError(
+    f'{owner}: {name!r} holds {str(category)!r} in {count}, first in '
+    f'row {frame.index[has_it][0]} (counted from 0); training has '
+    f'{listed(categories)}. Remove these rows.'
+  )
+
+
 def _complete(owner: str, frame: Any, name: str) -> np.ndarray:
   """A column of numbers or texts in which no entry is missing."""
   _require_cells(owner, frame, name)
   is_missing = frame[name].isna().to_numpy()
   if is_missing.any():
+    row = f'row {frame.index[is_missing][0]} (counted from 0)'
+    num_missing = np.count_nonzero(is_missing)
+    if num_missing == 1:
+      raise DataError(
+        f'{owner}: {name!r} has 1 missing entry, in {row}; fill it, or leave out this '
+        'row.'
+      )
     raise DataError(
-      f'{owner}: {name!r} has {np.count_nonzero(is_missing)} missing entries, first in '
-      f'row {frame.index[is_missing][0]} (counted from 0); fill them, or leave out '
-      'these rows.'
+      f'{owner}: {name!r} has {num_missing:,} missing entries, first in {row}; fill '
+      'them, or leave out these rows.'
     )
   return frame[name].to_numpy()
 

@@ -20,8 +20,8 @@ class Features(NamedTuple):
 
   Attributes:
     round: number of completed rounds of the checkpoint.
-    confusion: [Y, Y] test images by class and predicted class.
-    classes: [M] classes of the embedded test images, at most 2,000.
+    confusion: [Y, Y] test examples by class and predicted class.
+    classes: [M] classes of the embedded test examples, at most 2,000.
     embedded: [M, 2] their representations, by t-SNE.
   """
 
@@ -96,13 +96,13 @@ def expected_accuracy(
   It is no client's accuracy: a client whose images look different is not noticed.
 
   Args:
-    confusion: [Y, Y] test images by class and predicted class.
+    confusion: [Y, Y] test examples by class and predicted class.
     class_counts: [N, Y] training examples of each client and class.
 
   Returns:
-    [N] bool, the clients that own a class with test images; and for each of these, in
+    [N] bool, the clients that own a class with test examples; and for each of these, in
     [0, 1], the sum over such classes of the client's share of the class times the
-    accuracy on its test images.
+    accuracy on its test examples.
   """
   num_tested = confusion.sum(1)
   is_tested = num_tested > 0

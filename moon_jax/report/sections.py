@@ -160,7 +160,7 @@ def class_shares(trained_models: Sequence[Model]) -> Section:
   return Section(
     title='Class shares',
     text='Clients without tests of their own: the accuracy that is expected of the '
-    'global model if the images of a class are equally hard for all clients, in the '
+    'global model if the examples of a class are equally hard for all clients, in the '
     f'runs whose model was examined (--features). At most {plots.MOST_CLIENTS} clients '
     'are drawn, at equal distances.',
     tables=[tables.of_series(tables.EXPECTED, rows)] if rows else [],
@@ -175,10 +175,10 @@ def models(trained_models: Sequence[Model]) -> Section:
   """t-SNE and confusion matrix of the trained models."""
   return Section(
     title='Trained models',
-    text=f'Representations of at most {features.NUM_EMBEDDED:,} test images by the '
-    'global model of the newest checkpoint, the same images and the same random state '
-    'of t-SNE for each; colour and number or name are the class. The confusion '
-    'matrices count all test images, and so do the accuracies for each class.',
+    text=f'Representations of at most {features.NUM_EMBEDDED:,} test examples by the '
+    'global model of the newest checkpoint, the same examples and the same random '
+    'state of t-SNE for each; colour and number or name are the class. The confusion '
+    'matrices count all test examples, and so do the accuracies for each class.',
     tables=list(_by_class(trained_models)),
     charts=[
       *(_embedding(model) for model in trained_models),
@@ -204,7 +204,7 @@ def _confusion(model: Model) -> Matrix:
     x_label='predicted class',
     y_label='true class',
     values=model.features.confusion,
-    unit='test images',
+    unit='test examples',
     rows=_class_names(model),
     columns=_class_names(model),
   )
@@ -221,7 +221,7 @@ class _TestSet(NamedTuple):
   Attributes:
     setting: title of the models' setting.
     class_names: names or numbers of the classes.
-    class_counts: test images of each class.
+    class_counts: test examples of each class.
   """
 
   setting: str

@@ -259,7 +259,7 @@ EXPECTED = _by_series(
   name='class_shares',
   title='Accuracy expected from class shares',
   caption="No client was tested: for each, the sum over classes of the client's share "
-  'of the class times the accuracy of the trained global model on the test images of '
+  'of the class times the accuracy of the trained global model on the test examples of '
   'the class. Mean ± sample standard deviation over the clients, and the lowest.',
   columns=[
     percent_estimate('expected', 'expected, mean over clients, %'),
@@ -406,16 +406,16 @@ def by_class(
     number: number of the table, from 1.
     setting: what its models share, 'beta=0.5'; '' if all models do.
     headings: key of a model's column -> its heading.
-    rows: for each class, its name, its test images, and each model's accuracy.
+    rows: for each class, its name, its test examples, and each model's accuracy.
   """
-  caption = titled('Trained global model on the test images of each class', setting)
+  caption = titled('Trained global model on the test examples of each class', setting)
   return Table(
     name=f'class_accuracy-{number}' if number > 1 else 'class_accuracy',
     title=titled('Accuracy for each class', setting),
     caption=f'{caption}.',
     columns=[
       Column('class', 'class'),
-      Column('images', 'test images'),
+      Column('images', 'test examples'),
       *(_percent(key, heading) for key, heading in headings.items()),
     ],
     rows=rows,

@@ -21,12 +21,12 @@ from rich.live import Live
 from moon_jax.building.experiment import Experiment
 from moon_jax.config.cli import Request
 from moon_jax.core import activity, files, tree
-from moon_jax.core.errors import printable
+from moon_jax.core.errors import NoCheckpointError, printable
 from moon_jax.core.types import State
 from moon_jax.data import forms
 from moon_jax.models import cpu_kernels
 from moon_jax.platform import hosts
-from moon_jax.runner import run_directory
+from moon_jax.runner import client_file, run_directory
 from moon_jax.runner.callbacks import Callback, Run
 from moon_jax.runner.clock import time_spent
 from moon_jax.runner.round_records import TARGET, Record, terms
@@ -312,7 +312,7 @@ class Console(Callback):
   def finished(self, workdir: pathlib.Path) -> None:
     """Prints how the run ended and where its results are."""
     summary = files.read_json(workdir / run_directory.SUMMARY)
-    self.say(describe_summary(summary))
+    self.say(describe_summary(summary, worst_user=_worst_user(workdir, summary)))
     if 'stopped' in summary:
       self.say(f'a callback ended the run: {summary["stopped"]}')
     timings = files.read_lines(workdir / run_directory.TIMINGS)
@@ -339,8 +339,30 @@ def duration(seconds: float) -> str:
   return f'{seconds / 3600:.1f} h'
 
 
-def describe_summary(summary: Record) -> str:
-  """'finished after round 30: test accuracy 0.9000 (best 0.9500 in round 28, ...)'."""
+def _worst_user(workdir: pathlib.Path, summary: Record) -> str:
+  """The name of the worst user after the last test; '' if users have no names."""
+  if 'user_accuracy_min' not in summary or 'user_accuracy_worst_tenth' in summary:
+    return ''
+  try:
+    clients = client_file.read(workdir)
+  except NoCheckpointError:  # the results are there without it
+    return ''
+  if clients is None or 'user_accuracy' not in clients.numbers:
+    return ''
+  accuracy = clients.numbers['user_accuracy'][-1]
+  if np.isnan(accuracy).all():
+    return ''
+  name = clients.names[np.nanargmin(accuracy)]
+  return '' if name.isdecimal() else name
+
+
+def describe_summary(summary: Record, worst_user: str = '') -> str:
+  """'finished after round 30: test accuracy 0.9000 (best 0.9500 in round 28, ...)'.
+
+  Args:
+    summary: content of summary.json.
+    worst_user: name of the worst user; '' if it has none.
+  """
   best = f'{summary["best_test_accuracy"]:.4f} in round {summary["best_round"]}'
   if chosen_by := summary.get('best_by'):
     number = f'{chosen_by.replace("_", " ")} {summary[f"best_{chosen_by}"]:.4f}'
@@ -350,7 +372,7 @@ def describe_summary(summary: Record) -> str:
   else:
     best = f'best {best}'
   return (
-    f'finished after round {summary["rounds"]}: {describe_test(summary)} '
+    f'finished after round {summary["rounds"]}: {describe_test(summary, worst_user)} '
     f'({best}, {TARGET:.0%} of it reached in round {summary["target_round"]})'
   )
 
@@ -368,17 +390,26 @@ _TEST_WORDS = {
 }
 
 
-def describe_test(record: Record) -> str:
-  """'test accuracy 0.9120', with the spread over clients; '' if untested."""
+def describe_test(record: Record, worst_user: str = '') -> str:
+  """'test accuracy 0.9120', with the spread over clients; '' if untested.
+
+  Args:
+    record: the columns of a round or a summary.
+    worst_user: as in `describe_summary`.
+  """
   has_tenth = 'user_accuracy_worst_tenth' in record
   has_models = 'test_accuracy_std' in record  # of the clients
   words = dict(_TEST_WORDS)
   if has_models:
     words['test_accuracy'] = "test accuracy of clients' own models, mean"
+  if has_tenth:
+    del words['user_accuracy_min']
+  elif worst_user:
+    words['user_accuracy_min'] += f' {printable(worst_user)!r}'
   return ''.join(
     f'{introduction} {record[column]:.4f}'
     for column, introduction in words.items()
-    if column in record and not (has_tenth and column == 'user_accuracy_min')
+    if column in record
   )
 
 

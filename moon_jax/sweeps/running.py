@@ -237,7 +237,10 @@ def run_here(
       stop.check(rounds_done(unfinished[index - 1]))
       seconds_per_run = (time.monotonic() - begin) / index
       seconds_left = seconds_per_run * (len(unfinished) - index)
-      time_left = f', about {seconds_left / 60:.0f} min left'
+      minutes_left = f'{seconds_left / 60:.0f}'
+      time_left = f', about {minutes_left} min left'
+      if minutes_left == '0':
+        time_left = ', under 1 min left'
     print(f'[run {index + 1} of {len(unfinished)}{time_left}] {run.name}', flush=True)
     try:
       loop.run(

@@ -102,7 +102,7 @@ def test_speakers_are_users_and_folders_classes(tmp_path, capsys):
   assert data.form.kind == 'signal'
   highest_band = data.train_images.mean(1).argmax(1)
   np.testing.assert_array_equal(highest_band > 6, data.train_labels == 0)
-  assert '0 are cut to 0.1 seconds, 1 are filled up' in capsys.readouterr().err
+  assert 'Hz; 1 file is filled up with silence to 0.1 s.' in capsys.readouterr().err
   shorter = load(knobs, seconds=0.05)
   assert shorter.train_images.shape[1] == 3
   pictures = load(knobs, axes='HW')

@@ -93,7 +93,7 @@ def test_two_files_share_columns_and_categories(tmp_path):
 @pytest.mark.parametrize(
   ('change', 'knobs', 'words'),
   [
-    ({}, {'categories': ''}, "job hold no numbers; --config.data.categories='job'"),
+    ({}, {'categories': ''}, "job holds no numbers; --config.data.categories='job'"),
     ({}, {'client': 'ward'}, "no column 'ward' of --config.data.client"),
     ({}, {'label': ''}, 'name its label by --config.data.label'),
     (
@@ -104,8 +104,8 @@ def test_two_files_share_columns_and_categories(tmp_path):
     ),
     ({}, {'categories': 'job,outcome'}, "has 'outcome', which is the label: leave"),
     ({}, {'test_fraction': 0.0}, 'test_fraction=0.2 draws a fifth'),
-    ({'age': np.nan}, {}, "'age' has 1 missing entries, first in row 5"),
-    ({'job': None}, {}, "'job' has 1 missing entries"),
+    ({'age': np.nan}, {}, "'age' has 1 missing entry, in row 5 "),
+    ({'job': None}, {}, "'job' has 1 missing entry, in row 5 "),
   ],
 )
 def test_a_table_that_cannot_be_used_is_refused(change, knobs, words, tmp_path):
@@ -117,11 +117,28 @@ def test_a_table_that_cannot_be_used_is_refused(change, knobs, words, tmp_path):
     load(knobs_of(path, knobs))
 
 
+@pytest.mark.parametrize('has_job', [True, False])
+def test_a_column_of_texts_is_proposed_as_texts_first(has_job, tmp_path):
+  frame = frame_of().drop(columns=[] if has_job else 'job')
+  frame['note'] = [f'note {row}' for row in range(len(frame))]
+  columns = 'job, note hold' if has_job else 'note holds'
+  with refused(
+    DataError,
+    f"{columns} no numbers; --config.data.tokenizer='wordpiece' "
+    "--config.data.text='note' --config.model='gru' reads texts, --config.data.cat",
+  ):
+    load(knobs_of(write(frame, tmp_path / 'notes.csv'), {'categories': ''}))
+
+
 def test_an_unseen_category_of_a_test_file_is_refused(tmp_path):
   frame = frame_of()
   write(frame[frame.job == 'clerk'], tmp_path / 'set/train.csv')
   write(frame, tmp_path / 'set/test.csv')
-  with refused(DataError, "'job' holds 'nurse', a category that training has not"):
+  with refused(
+    DataError,
+    "'job' holds 'nurse' in 12 rows, first in row 2 .counted from 0.; training has "
+    'clerk. Remove these rows.',
+  ):
     load(knobs_of(tmp_path / 'set', {'test_fraction': 0.0}))
 
 

@@ -279,8 +279,8 @@ def test_a_pivot_that_is_not_to_be_had_is_refused(two_knobs, flags, complaint):
 @pytest.mark.parametrize(
   ('setting', 'caption'),
   [
-    ('', 'Trained global model on the test images of each class.'),
-    ('beta=0.5', 'Trained global model on the test images of each class: beta=0.5.'),
+    ('', 'Trained global model on the test examples of each class.'),
+    ('beta=0.5', 'Trained global model on the test examples of each class: beta=0.5.'),
   ],
 )
 def test_a_table_by_class_names_its_setting(setting, caption):

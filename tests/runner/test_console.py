@@ -84,6 +84,8 @@ def test_an_untested_round_and_the_spread_over_models():
   assert describe_test(users | {'user_accuracy_min': 0.125}) == expected
   few = RECORD | {'user_accuracy_min': 0.125}
   assert describe_test(few) == 'test accuracy 0.5320, worst user 0.1250'
+  named = describe_test(few, worst_user='St. Gallen')
+  assert named == "test accuracy 0.5320, worst user 'St. Gallen' 0.1250"
   # Names do not matter: a part is a term of the loss unless the algorithm only measures
   # it, and columns after the drift are no parts.
   record = {'train_loss': 1.0, 'head_cosine': 0.5, 'l1': 1, 'drift': 2.0, 'p_loss': 3.0}
