@@ -340,7 +340,7 @@ def duration(seconds: float) -> str:
 
 
 def _worst_user(workdir: pathlib.Path, summary: Record) -> str:
-  """The name of the worst user after the last test; '' if users have no names."""
+  """The name of the one worst user in the last test; '' if several are, or no names."""
   if 'user_accuracy_min' not in summary or 'user_accuracy_worst_tenth' in summary:
     return ''
   try:
@@ -352,8 +352,9 @@ def _worst_user(workdir: pathlib.Path, summary: Record) -> str:
   accuracy = clients.numbers['user_accuracy'][-1]
   if np.isnan(accuracy).all():
     return ''
-  name = clients.names[np.nanargmin(accuracy)]
-  return '' if name.isdecimal() else name
+  (worst,) = np.nonzero(accuracy == np.nanmin(accuracy))
+  name = clients.names[worst[0]]
+  return '' if len(worst) > 1 or name.isdecimal() else name
 
 
 def describe_summary(summary: Record, worst_user: str = '') -> str:

@@ -1,6 +1,7 @@
 """The output on a terminal of 80 columns and in a log file."""
 
 import io
+import math
 import os
 import pty
 import re
@@ -8,10 +9,12 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import rich.console
 
 from moon_jax.core import activity
+from moon_jax.runner import client_file, console
 from moon_jax.runner import clock as clock_lib
 from moon_jax.runner.callbacks import Run
 from moon_jax.runner.console import (
@@ -90,6 +93,26 @@ def test_an_untested_round_and_the_spread_over_models():
   # it, and columns after the drift are no parts.
   record = {'train_loss': 1.0, 'head_cosine': 0.5, 'l1': 1, 'drift': 2.0, 'p_loss': 3.0}
   assert describe_training(record, ['head_cosine']) == 'train loss 1.000 (l1 1.000)'
+
+
+def test_the_one_worst_user_with_a_name_is_named(tmp_path):
+  summary = {'user_accuracy_min': 0.25}
+  for names, accuracy, name in (
+    (['rural', 'city'], [0.5, 0.25], 'city'),
+    (['rural', 'city'], [math.nan, 0.25], 'city'),
+    (['rural', 'city'], [0.25, 0.25], ''),
+    (['0', '1'], [0.5, 0.25], ''),
+  ):
+    (tmp_path / client_file.CLIENTS).unlink(missing_ok=True)
+    assert console._worst_user(tmp_path, summary) == ''
+    counts = np.array([4, 4])
+    columns = client_file.Columns(
+      names=names, training_examples=counts, test_examples=counts
+    )
+    with client_file.ClientFile(tmp_path, columns, tested_rounds=[]) as file:
+      file.add(1, {'user_accuracy': np.array(accuracy)[::-1]})
+      file.add(2, {'user_accuracy': np.array(accuracy)})
+    assert console._worst_user(tmp_path, summary) == name
 
 
 def test_the_last_line_has_the_last_test_the_best_and_the_first_near_it():
