@@ -124,9 +124,10 @@ def predict(values: flags.FlagValues) -> str:
   if trained.client is not None:
     which = f'client {trained.client_name}'
   noun = {'picture': 'images', 'table': 'rows'}.get(trained.form.kind, 'examples')
+  num_examples = len(images.names)
+  count = f'1 {noun[:-1]}' if num_examples == 1 else f'{num_examples} {noun}'
   line = (
-    f'{target}: {len(images.names)} {noun}, by {which} after round {trained.round} of '
-    f'{values.workdir}'
+    f'{target}: {count}, by {which} after round {trained.round} of {values.workdir}'
   )
   if not has_labels or target.suffix == '.npz':
     return line
