@@ -449,11 +449,11 @@ def _no_numbers(
   num_distinct = {name: frame[name].nunique() for name in words}
   likely_text = max(words, key=num_distinct.__getitem__)
   proposed = ','.join([*category_names, *words])
-  verb, owner, them = ('holds', 'its', 'it')
+  verb, possessive, pronoun = ('holds', 'its', 'it')
   if len(words) > 1:
-    verb, owner, them = ('hold', 'their', 'them')
+    verb, possessive, pronoun = ('hold', 'their', 'them')
   as_categories = (
-    f'{flag("data.categories", proposed)} makes a column of 0 and 1 of each of {owner} '
+    f'{flag("data.categories", proposed)} makes a column of 0 and 1 of each of {possessive} '
     'categories'
   )
   text_flags = [flag('data.tokenizer', 'wordpiece'), flag('data.text', likely_text)]
@@ -463,7 +463,7 @@ def _no_numbers(
     remedies.reverse()
   return DataError(
     f'{data_flag}: {listed(words)} {verb} no numbers; {", ".join(remedies)}, or leave '
-    f'{them} out of the file.'
+    f'{pronoun} out of the file.'
   )
 
 
