@@ -453,8 +453,8 @@ def _no_numbers(
   if len(words) > 1:
     verb, possessive, pronoun = ('hold', 'their', 'them')
   as_categories = (
-    f'{flag("data.categories", proposed)} makes a column of 0 and 1 of each of {possessive} '
-    'categories'
+    f'{flag("data.categories", proposed)} makes a column of 0 and 1 of each of '
+    f'{possessive} categories'
   )
   text_flags = [flag('data.tokenizer', 'wordpiece'), flag('data.text', likely_text)]
   as_texts = f'{" ".join([*text_flags, flag("model", "gru")])} reads texts'
