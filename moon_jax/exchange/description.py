@@ -86,9 +86,9 @@ class Description:
     options = {'stride': stride, 'padding': padding, 'depthwise': depthwise}
     self._step('conv', source, layer, options)
 
-  def batch_norm(self, layer: str, source: str = 'x') -> None:
+  def batch_norm(self, layer: str, source: str = 'x', *, dimensions: int = 2) -> None:
     """Batch normalisation by the running statistics, epsilon 1e-5."""
-    self._step('batch_norm', source, layer)
+    self._step('batch_norm', source, layer, {'dims': dimensions})
 
   def group_norm(self, layer: str, *, groups: int, source: str = 'x') -> None:
     """Group normalisation, epsilon 1e-5."""

@@ -165,18 +165,24 @@ def _mobilenet_v2(network, options):
 
 
 def _cnn_1d(network, options):
-  _windows(network, size=options['kernel'], dimensions=1, layers=('conv1', 'conv2'))
+  _windows(
+    network,
+    size=options['kernel'],
+    dimensions=1,
+    num_convolutions=2,
+    norm=options['norm'],
+  )
 
 
 def _cnn_3d(network, options):
-  layers = ('conv1', 'conv2', 'conv3')
-  _windows(network, size=3, dimensions=3, layers=layers)
+  _windows(network, size=3, dimensions=3, num_convolutions=3, norm=options['norm'])
 
 
-def _windows(network, *, size, dimensions, layers):
+def _windows(network, *, size, dimensions, num_convolutions, norm):
   network.channels_first(dimensions)
-  for layer in layers:
-    network.window_conv(layer, size=size, dimensions=dimensions)
+  for number in range(1, num_convolutions + 1):
+    network.window_conv(f'conv{number}', size=size, dimensions=dimensions)
+    _normalised(network, norm, number, dimensions=dimensions)
     network.window_pool(dimensions)
     network.relu()
   network.flatten_windows(dimensions)
@@ -209,13 +215,18 @@ def _transformer(network, options):
 def _pooled_convolutions(network, norm):
   for number in (1, 2):
     network.conv(f'conv{number}')
-    if norm == 'batch':
-      network.batch_norm(f'norm{number}')
-    elif norm == 'group':
-      network.group_norm(f'norm{number}', groups=GROUPS)
+    _normalised(network, norm, number, dimensions=2)
     network.max_pool()
     network.relu()
   network.flatten()
+
+
+def _normalised(network, norm, number, *, dimensions):
+  """`models.layers.normalised`."""
+  if norm == 'batch':
+    network.batch_norm(f'norm{number}', dimensions=dimensions)
+  elif norm == 'group':
+    network.group_norm(f'norm{number}', groups=GROUPS)
 
 
 def _dense_relu(network, layer):

@@ -300,13 +300,13 @@ def _encoder_layer(graph, network, step, x, is_word=''):
 def _window_conv(graph, network, step, x):
   """See `Description.window_conv`."""
   size, dims = step.options['size'], step.options['dims']
-  kernel = network.array(step.layer, 'kernel')
+  kernel, bias = (network.array(step.layer, name) for name in ('kernel', 'bias'))
   kernel = kernel.reshape([size] * dims + [-1, kernel.shape[1]])
   return graph.node(
     'Conv',
     x,
     graph.constant(np.moveaxis(kernel, (-1, -2), (0, 1)), f'{step.layer}/kernel'),
-    graph.constant(network.array(step.layer, 'bias'), f'{step.layer}/bias'),
+    '' if bias is None else graph.constant(bias, f'{step.layer}/bias'),
     kernel_shape=[size] * dims,
     pads=[size // 2] * 2 * dims,
   )

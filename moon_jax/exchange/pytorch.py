@@ -120,7 +120,8 @@ def _batch_norm(network: Description, step: Step) -> _Layer:
   arrays = _scale_and_bias(network, step.layer)
   arrays['running_mean'] = network.statistic(step.layer, 'mean')
   arrays['running_var'] = network.statistic(step.layer, 'var')
-  return _Layer(f'nn.BatchNorm2d({len(arrays["weight"])})', arrays)
+  dims = step.options['dims']
+  return _Layer(f'nn.BatchNorm{dims}d({len(arrays["weight"])})', arrays)
 
 
 def _group_norm(network: Description, step: Step) -> _Layer:
@@ -164,7 +165,8 @@ def _window_conv(network: Description, step: Step) -> _Layer:
   window = kernel.reshape([size] * dims + [-1, outputs])
   weight = np.moveaxis(window, (-1, -2), (0, 1))
   words = f'{weight.shape[1]}, {outputs}, {size}, padding={size // 2}'
-  return _Layer(f'nn.Conv{dims}d({words})', {'weight': weight, 'bias': bias})
+  words += ', bias=False' if bias is None else ''
+  return _Layer(f'nn.Conv{dims}d({words})', _with_bias({'weight': weight}, bias))
 
 
 def _gru(network: Description, step: Step) -> _Layer:

@@ -185,9 +185,9 @@ def _require_input(source, word):
   with one_line(f'{given} cannot be read'):
     if not os.path.exists(source):
       raise FileNotFoundError('No such file')
-  is_picture = source.name.lower().endswith(ENDINGS)
-  other_suffixes = ('.npz', '.wav', *TABLE_SUFFIXES)
-  if not is_picture and source.suffix not in other_suffixes:
+  # As in a folder, .WAV and .JPG of recorders and cameras are such files too.
+  is_picture_or_sound = source.name.lower().endswith((*ENDINGS, '.wav'))
+  if not is_picture_or_sound and source.suffix not in ('.npz', *TABLE_SUFFIXES):
     raise UsageError(
       f'{given} must be a folder of pictures or of WAV files, a picture, a WAV file, '
       'an .npz file, or a table '

@@ -203,6 +203,6 @@ def test_predictions_are_read_as_in_training(tmp_path, capsys):
   input_flags = [f'--input={tmp_path}/set', '--source=audiofolder']
   assert predict([*words, *input_flags]) == ExitCode.DONE
   assert 'accuracy 1.0000' in capsys.readouterr().out
-  write(tmp_path / 'new/low/a.wav', tone(300), rate=8000)
-  assert predict([*words, f'--input={tmp_path}/new/low/a.wav']) == ExitCode.USAGE
+  write(tmp_path / 'new/low/A.WAV', tone(300), rate=8000)
+  assert predict([*words, f'--input={tmp_path}/new/low/A.WAV']) == ExitCode.USAGE
   assert 'has 8000 samples in a second' in capsys.readouterr().err

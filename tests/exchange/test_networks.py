@@ -248,13 +248,13 @@ OTHER_EXAMPLES = {
   ),
   'cnn_1d': Other(
     'cnn_1d',
-    _HEAD | {'channels': 4, 'kernel': 5},
+    _HEAD | {'channels': 4, 'kernel': 5, 'norm': 'none'},
     Form('signal', 'TC', 'numbers'),
     numbers((4, 9, 3)),
   ),
   'cnn_3d': Other(
     'cnn_3d',
-    _HEAD | {'channels': 3},
+    _HEAD | {'channels': 3, 'norm': 'none'},
     Form('volume', 'DHWC', 'numbers'),
     numbers((3, 8, 9, 10, 2)),
   ),
@@ -277,6 +277,11 @@ OTHER_EXAMPLES = {
     words(),
   ),
 }
+for _name in ('cnn_1d', 'cnn_3d'):
+  for _norm in ('batch', 'group'):
+    _other = OTHER_EXAMPLES[_name]
+    _options = _other.options | {'channels': 4, 'norm': _norm}
+    OTHER_EXAMPLES[f'{_name}-norm={_norm}'] = _other._replace(options=_options)
 
 
 @functools.cache
