@@ -52,8 +52,9 @@ class ExampleFeatures(NamedTuple):
 
   @property
   def column_names(self) -> tuple[str, ...]:
-    """The names of the columns, if the examples are rows of a table of several."""
-    return self.names if len(self.names) > 1 else ()
+    """The names of the columns, if the examples are rows of single numbers."""
+    are_single_numbers = not self.are_texts and self.kinds[0].shape == ()
+    return self.names if are_single_numbers else ()
 
   def reader(self) -> Callable[[Mapping[str, Any]], Any]:
     """A function: features of a record, by name -> the example."""

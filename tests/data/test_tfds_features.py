@@ -153,6 +153,7 @@ def test_the_supervised_pair_is_read_and_knobs_say_how(knobs):
   [
     ('body', ('body/age', 'body/weight')),
     ('body/weight,person', ('body/weight', 'person')),
+    ('body/age', ('body/age',)),
     ('*', ('body/age', 'body/weight')),
   ],
 )
