@@ -187,11 +187,11 @@ def run_round(
       experiment, local_training(experiment), state
     ),
   )
-  train_again = None
+  train_personal = None
   if algorithm.second_training:
-    train_again = second_training(experiment, algorithm.second_training)
+    train_personal = second_training(experiment, algorithm.second_training)
   compute_round = communication_round.make_round(
-    algorithm, train_cohort, experiment.config.num_clients, train_again
+    algorithm, train_cohort, experiment.config.num_clients, train_personal
   )
   return compute_round(state, plan, scalars, train)
 

@@ -1,8 +1,9 @@
 """One communication round. Pure.
 
 It fetches the cohort's memories, mixes the models of neighbours if there is no server,
-trains, averages, and stores the memories. A second training of the same clients (see
-`Algorithm.second_training`) comes before the training or after the average.
+trains, averages, and stores the memories. `Algorithm.second_training` is called the
+personal training here, because it does not always come second: it comes before the main
+training, or after the average.
 """
 
 from collections.abc import Callable
@@ -30,20 +31,20 @@ def make_round(
   algorithm: Algorithm,
   train: TrainCohort,
   num_clients: int,
-  train_second: TrainCohort | None = None,
+  train_personal: TrainCohort | None = None,
 ) -> RoundFunction:
   """Builds (state, plan, scalars, training split) -> (state, metrics [K]).
 
   Args:
     algorithm: its pure functions.
-    train: trains a cohort; see `lanes.cohort_training`.
+    train: trains a cohort, and makes what is sent; see `lanes.cohort_training`.
     num_clients: N.
-    train_second: trains the cohort as `algorithm.second_training` says, if there is
+    train_personal: trains the cohort as `algorithm.second_training` says, if there is
       one; see `second_training.make_second_training`.
   """
 
-  second_comes_first = bool(train_second) and algorithm.second_training.comes_first
-  second_comes_last = bool(train_second) and not second_comes_first
+  personal_before = bool(train_personal) and algorithm.second_training.comes_first
+  personal_after = bool(train_personal) and not personal_before
 
   def run_round(state, plan, scalars, train_split):
     """Computes the state after the round, and the metrics of its cohort."""
@@ -56,23 +57,24 @@ def make_round(
       received=algorithm.broadcast(state.server),
       round=state.round,
       scalars=scalars,
-      # If a second training comes last, only it uses the memories; the first gets ().
-      memories=() if second_comes_last else memories,
+      # If the personal training comes after the main training, only the personal one
+      # uses the memories; the main training gets ().
+      memories=() if personal_after else memories,
       cohort=plan.cohort,
       schedule=plan.schedule,
       data=train_split,
     )
-    if second_comes_first:
-      second = train_second(work._replace(schedule=plan.second_schedule))
-      work = work._replace(memories=second.memory)
+    if personal_before:
+      personal = train_personal(work._replace(schedule=plan.second_schedule))
+      work = work._replace(memories=personal.memory)
     finished = train(work)
     server = aggregate(state.server, finished, plan, scalars.algorithm)
-    if second_comes_last:
-      second_work = work._replace(memories=memories, schedule=plan.second_schedule)
-      second = train_second(second_work)
-      finished = finished._replace(memory=second.memory)
-    if train_second:
-      finished = finished._replace(metrics=with_second(finished, second))
+    if personal_after:
+      personal_work = work._replace(memories=memories, schedule=plan.second_schedule)
+      personal = train_personal(personal_work)
+      finished = finished._replace(memory=personal.memory)
+    if train_personal:
+      finished = finished._replace(metrics=with_personal(finished, personal))
     client_memories = device_memories.updated(finished.memory, finished.metrics.finite)
     metrics = finished.metrics._replace(
       computed=computed_scalars, server_finite=tree.all_finite(server)
@@ -82,7 +84,7 @@ def make_round(
   def with_computed_scalars(scalars, server_memory):
     """All scalars, including those that the algorithm computes; and only the latter."""
     numbers = dict(algorithm.scalars(scalars.algorithm, server_memory))
-    # Each is a single number, of the type that it has.
+    # Each must be one number; its type stays.
     template = {
       name: jnp.zeros((), jnp.result_type(number)) for name, number in numbers.items()
     }
@@ -96,7 +98,7 @@ def make_round(
     averages = tree.mix(jax.vmap(algorithm.share)(memories), mixing)
     return jax.vmap(algorithm.mixed)(memories, averages)
 
-  def aggregate(old_server, finished, plan, scalars):
+  def aggregate(old_server, finished, plan, algorithm_scalars):
     finite, weights = finished.metrics.finite, plan.cohort.weights
     if algorithm.needs_all_uploads:
       sent = Uploads(
@@ -108,18 +110,18 @@ def make_round(
     else:
       sent = aggregation.mean_of_finite(finished.upload, finite, weights)
     participation = jnp.sum(finite, dtype=jnp.float32) / num_clients
-    server = algorithm.aggregate(old_server, sent, participation, scalars)
+    server = algorithm.aggregate(old_server, sent, participation, algorithm_scalars)
     if not isinstance(server, Server):
       raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
     return tree.checked(server, old_server, 'aggregate')
 
-  def with_second(first, second):
-    """The metrics of a cohort with those of its second training."""
-    num_seen = jnp.maximum(second.metrics.num_seen, 1.0)
-    personal_loss = second.metrics.sums['train_loss'] / num_seen
-    return first.metrics._replace(
-      reports=first.metrics.reports | {'personal_loss': personal_loss},
-      finite=first.metrics.finite & second.metrics.finite,
+  def with_personal(main, personal):
+    """The metrics of the main training with those of the personal training."""
+    num_seen = jnp.maximum(personal.metrics.num_seen, 1.0)
+    personal_loss = personal.metrics.sums['train_loss'] / num_seen
+    return main.metrics._replace(
+      reports=main.metrics.reports | {'personal_loss': personal_loss},
+      finite=main.metrics.finite & personal.metrics.finite,
     )
 
   return run_round
@@ -129,19 +131,19 @@ class _DeviceMemories(NamedTuple):
   """The memories of clients that the device holds before a round.
 
   Attributes:
-    table: leaves [N, ...], or [K, ...] if it holds only the cohort.
+    table: leaves [N, ...], or [K, ...] if its rows are slots.
     clients: [K] int32 ids of the cohort.
-    holds_cohort_only: whether the table has a row for each slot of the cohort, and not
-      for each client.
+    rows_are_slots: whether row k is that of the cohort's slot k. Otherwise row i is
+      that of client i.
   """
 
   table: PyTree
   clients: jax.Array
-  holds_cohort_only: bool
+  rows_are_slots: bool
 
   def of_cohort(self) -> PyTree:
     """Leaves [K, ...], by slot."""
-    if self.holds_cohort_only:
+    if self.rows_are_slots:
       return self.table
     return tree.gather(self.table, self.clients)
 
@@ -152,7 +154,7 @@ class _DeviceMemories(NamedTuple):
       memories: leaves [K, ...], new memories.
       finite: [K] bool.
     """
-    if self.holds_cohort_only:
+    if self.rows_are_slots:
       return tree.where(finite, memories, self.table)
     return tree.scatter(self.table, jnp.where(finite, self.clients, -1), memories)
 
@@ -165,8 +167,8 @@ def _device_memories(
   if plan.arrivals is None:
     # Ids ascend: if everyone takes part, slot k holds client k.
     all_take_part = len(clients) == num_clients
-    return _DeviceMemories(state.clients, clients, holds_cohort_only=all_take_part)
+    return _DeviceMemories(state.clients, clients, rows_are_slots=all_take_part)
   previous_slots = plan.arrivals.previous_slots
   stayed = tree.gather(state.clients, jnp.maximum(previous_slots, 0))
   table = tree.where(previous_slots >= 0, stayed, plan.arrivals.memories)
-  return _DeviceMemories(table, clients, holds_cohort_only=True)
+  return _DeviceMemories(table, clients, rows_are_slots=True)
