@@ -33,8 +33,8 @@ from moon_jax.building.network import (
 from moon_jax.building.round_scalars import ScalarOptions
 from moon_jax.building.scheduling import TrainingSetupOptions, make_training_setup
 from moon_jax.building.testing import (
+  ClientExamples,
   ClientTestOptions,
-  HeldOut,
   Tests,
   hold_out_client_tests,
   tests_on_devices,
@@ -120,13 +120,14 @@ class Assembled(NamedTuple):
     network: the network.
     algorithm: the algorithm.
     has_client_models: whether the models that are tested are the clients' own.
-    held_out: the examples that test single clients, and those that are left to train.
+    client_examples: those on which the clients train, and those that test single
+      clients.
   """
 
   network: models.Network
   algorithm: Algorithm
   has_client_models: bool
-  held_out: HeldOut
+  client_examples: ClientExamples
 
 
 def assemble(options: Options, divided: Divided, backend: str | None) -> Assembled:
@@ -157,14 +158,14 @@ def assemble(options: Options, divided: Divided, backend: str | None) -> Assembl
     # Its model is the global one.
     has_client_models = False
 
-  held_out = hold_out_client_tests(
+  client_examples = hold_out_client_tests(
     divided, options.client_tests, algorithm, has_client_models
   )
   return Assembled(
     network=network,
     algorithm=algorithm,
     has_client_models=has_client_models,
-    held_out=held_out,
+    client_examples=client_examples,
   )
 
 
@@ -173,7 +174,7 @@ def build(
   load: Callable[[DataOptions], Dataset] = load_data,
   min_steps: int = 0,
   *,
-  has_pixels: bool = True,
+  has_arrays: bool = True,
 ) -> Experiment:
   """Loads the data, deals it out and builds the functions; compiles nothing.
 
@@ -184,25 +185,26 @@ def build(
     load: function that loads the data.
     min_steps: lower bound of the steps that a round has room for, so that runs that
       need fewer steps share programs.
-    has_pixels: whether the images are there. If not, the experiment has shapes in place
-      of arrays on the devices, and no digest; its programs are the same.
+    has_arrays: whether the loaded images have pixels, which are put on the devices. If
+      not, the experiment has shapes in place of arrays, and no digest; its programs are
+      the same.
 
   Raises:
     UsageError: the data are missing, cannot be dealt as asked, or do not fit.
   """
   backend = jax.default_backend()
-  asked_config = with_one_client_if_centralized(asked_config)
-  data_options = DataOptions(asked_config)
+  config_for_data = with_one_client_if_centralized(asked_config)
+  data_options = DataOptions(config_for_data)
   loaded = load(data_options)
   divided = divide(loaded, data_options)
-  config = with_clients_of_data(asked_config, divided)
+  config = with_clients_of_data(config_for_data, divided)
 
   options = Options(config)
   assembled = assemble(options, divided, backend)
   network, algorithm = assembled.network, assembled.algorithm
-  held_out = assembled.held_out
+  client_examples = assembled.client_examples
   dataset = divided.dataset
-  if network.weights_notice and has_pixels:
+  if network.weights_notice and has_arrays:
     print(network.weights_notice, file=sys.stderr)
   with explaining_errors_of(options.algorithm.part):
     # Traffic depends on no number, but `broadcast` and `upload` are traced with the
@@ -211,7 +213,7 @@ def build(
     traffic = traffic_of_client(
       algorithm, network.shapes, scalars, dataset.num_classes, network.frozen
     )
-  training_partition = held_out.training_partition
+  training_partition = client_examples.training_partition
   class_counts = count_classes(dataset, training_partition)
 
   setup = make_training_setup(
@@ -225,14 +227,14 @@ def build(
     min_steps=min_steps,
   )
 
-  put = devices.replicate if has_pixels else devices.shapes
+  put = devices.replicate if has_arrays else devices.shapes
   if setup.stream:  # the examples stay on disk
     train_split = setup.stream.split_shape(setup.mesh)
   else:
     train_split = train_on_devices(
       divided, training_partition, setup.label_flippers, setup.mesh, put
     )
-  tests = tests_on_devices(divided, held_out.client_tests, setup.mesh, put)
+  tests = tests_on_devices(divided, client_examples.client_tests, setup.mesh, put)
 
   return Experiment(
     config=config,
@@ -249,7 +251,7 @@ def build(
       feature_names=dataset.feature_names,
       words=dataset.words,
       sample_rate=dataset.sample_rate,
-      digest=sources.digest(loaded) if has_pixels else '',
+      digest=sources.digest(loaded) if has_arrays else '',
     ),
     tests=tests,
     network=network,

@@ -38,8 +38,8 @@ class Tests(NamedTuple):
   num_users_without_training_data: int
 
 
-class HeldOut(NamedTuple):
-  """The training examples without those that test the clients.
+class ClientExamples(NamedTuple):
+  """On which examples the clients train, and which examples test them.
 
   Attributes:
     training_partition: the owner of each example on which a client trains.
@@ -73,7 +73,7 @@ def hold_out_client_tests(
   options: ClientTestOptions,
   algorithm: Algorithm,
   has_client_models: bool,
-) -> HeldOut:
+) -> ClientExamples:
   """Takes the examples that test single clients, from training or the test split.
 
   Raises:
@@ -92,7 +92,7 @@ def hold_out_client_tests(
     )
   if not fraction:
     is_tested = has_client_models or required_by
-    return HeldOut(
+    return ClientExamples(
       training_partition=divided.partition,
       client_tests=user_tests if is_tested else None,
     )
@@ -112,7 +112,9 @@ def hold_out_client_tests(
   training_partition, client_tests = hold_out(
     divided.partition, fraction, options.seed, divided.client_name
   )
-  return HeldOut(training_partition=training_partition, client_tests=client_tests)
+  return ClientExamples(
+    training_partition=training_partition, client_tests=client_tests
+  )
 
 
 def _flag_that_needs_client_tests(

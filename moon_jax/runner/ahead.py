@@ -121,7 +121,7 @@ class CompilerAhead:
     begin = time.perf_counter()
     try:
       experiment = build(
-        self._config, lambda options: dataset, self._min_steps, has_pixels=False
+        self._config, lambda options: dataset, self._min_steps, has_arrays=False
       )
       if self._is_cancelled.is_set():
         return

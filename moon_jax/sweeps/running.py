@@ -128,7 +128,7 @@ def check_parts(
       options = experiment.Options(config)
       assembled = experiment.assemble(options, divided, backend=None)
       setup_options = options.training_setup
-      sizes = assembled.held_out.training_partition.sizes
+      sizes = assembled.client_examples.training_partition.sizes
       scheduling.local_work(setup_options, sizes, assembled.algorithm.num_batches)
       cohort_size = scheduling.who_takes_part(setup_options, sizes).cohort_size
       device_counts.append(_num_devices(setup_options, cohort_size))
