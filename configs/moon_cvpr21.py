@@ -57,7 +57,7 @@ def _bench(algorithm: str, name: str, reported: str) -> Variant:
 
 
 class _Row(NamedTuple):
-  """A row of the paper's tables, as it is on CIFAR-100 and Tiny-ImageNet.
+  """A row of several of the paper's tables.
 
   Attributes:
     title: the algorithm, for `--config=FILE:list`.
@@ -68,9 +68,9 @@ class _Row(NamedTuple):
   changes: dict[str, Any]
 
 
-# The rows of the tables on CIFAR-100 and Tiny-ImageNet, where mu differs; those on
-# CIFAR-10 stand in VARIANTS, and take SOLO and l2 from here.
-_ROWS_OF_LARGER_DATA = {
+# Rows that several tables have. Those on CIFAR-100 and Tiny-ImageNet take all of them;
+# those on CIFAR-10, where mu differs, stand in VARIANTS and take only SOLO and l2.
+_SHARED_ROWS = {
   'moon': _Row('MOON', {'algorithm': 'moon', 'moon.mu': 1.0}),
   'moon_mu_10': _Row('MOON, mu 10', {'algorithm': 'moon', 'moon.mu': 10.0}),
   'fedavg': _Row('FedAvg', {'algorithm': 'fedavg'}),
@@ -82,7 +82,7 @@ _ROWS_OF_LARGER_DATA = {
   ),
   'l2': _Row('l2 in place of MOON', {'algorithm': 'moon_l2'}),
 }
-_SOLO, _L2 = _ROWS_OF_LARGER_DATA['solo'], _ROWS_OF_LARGER_DATA['l2']
+_SOLO, _L2 = _SHARED_ROWS['solo'], _SHARED_ROWS['l2']
 _CIFAR100 = {
   'data.name': 'cifar100',
   'model': 'resnet50',
@@ -108,7 +108,7 @@ def _table(prefix: str, setting: str, changes: dict, reported: dict):
   """
   variants = {}
   for name, figure in reported.items():
-    row = _ROWS_OF_LARGER_DATA[name]
+    row = _SHARED_ROWS[name]
     variants[f'{prefix}_{name}'] = Variant(
       f'{row.title}, {setting}', figure, changes | row.changes
     )
@@ -116,7 +116,7 @@ def _table(prefix: str, setting: str, changes: dict, reported: dict):
 
 
 VARIANTS = {
-  # CIFAR-10.
+  # CIFAR-10, of the MOON paper.
   'moon': _moon(5.0, '69.1 +- 0.4 (table 1), a re-implementation 70.71'),
   'fedavg': Variant('FedAvg', '66.3 +- 0.5 (table 1)', {'algorithm': 'fedavg'}),
   'fedprox': Variant(
@@ -127,11 +127,13 @@ VARIANTS = {
   'scaffold': Variant('SCAFFOLD', '66.6 +- 0.2 (table 1)', {'algorithm': 'scaffold'}),
   'solo': Variant(_SOLO.title, '46.3 +- 5.1 over clients (table 1)', _SOLO.changes),
   **{f'mu_{mu:g}': _moon(mu, '') for mu in (0.1, 1.0, 10.0)},
+  # CIFAR-10, of NIID-Bench.
   'niid_bench_fedavg': _bench('fedavg', 'FedAvg', '68.2 +- 0.7'),
   'niid_bench_fedprox': _bench('fedprox', 'FedProx', '67.9 +- 0.7'),
   'niid_bench_scaffold': _bench('scaffold', 'SCAFFOLD', '69.8 +- 0.7'),
+  # CIFAR-10, of the MOON paper again.
   'l2': Variant(_L2.title, '65.8, the best of six mu (table 5)', _L2.changes),
-  # CIFAR-100 and Tiny-ImageNet.
+  # CIFAR-100 and Tiny-ImageNet, of the MOON paper.
   **_table(
     'cifar100',
     'CIFAR-100, ResNet-50',

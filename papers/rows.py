@@ -1,6 +1,7 @@
 """What a row of a table is made from: a paper's variant and this project's runs of it.
 
-A `Row` computes the numbers; `papers.tables` writes them down.
+A `Row` computes the numbers; `papers.tables` writes them down. The variants, with what
+the papers report, are in the config files; `configs/moon_cvpr21.py` is one.
 """
 
 import functools

@@ -1,4 +1,10 @@
-"""Spells the flags of the command line, for messages. No other module spells one."""
+"""Spells the flags of the command line, for messages.
+
+No other module spells a flag in a message: it calls `flag` or `option`, or raises a
+`core.errors.KnobError`. The messages about words of the command line are in
+`config.cli`, those about values of knobs in `config.validation`; the other messages are
+where the error is found.
+"""
 
 from typing import Any
 
