@@ -14,6 +14,7 @@ from moon_jax.config import Config, flatten
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError, printable
 from moon_jax.core.flags import option
+from moon_jax.core.outputs import any_of
 from moon_jax.core.paths import walk
 from moon_jax.core.types import Form, Scale
 from moon_jax.data import forms, table
@@ -107,8 +108,12 @@ def read(path: pathlib.Path, model: Model) -> Inputs:
   takes_pictures = model.scale or model.form.dtype in ('uint8', 'uint16')
   is_picture = model.form.kind == 'picture' and model.shape[2] in _MODES
   if not (takes_pictures and is_picture):
+    suffixes = ['.npz']
+    if model.feature_names or model.words:
+      suffixes += TABLE_SUFFIXES
     raise UsageError(
-      f'{option("input", str(path))}: this model takes no pictures, but an .npz file.'
+      f'{option("input", str(path))}: this model takes no pictures, but a file that '
+      f'ends in {any_of(suffixes)}.'
     )
   labels = None if paths == [path] else _labels_of_folders(path, paths, model)
   return Inputs(names=names, labels=labels, chunks=_decoded(root, paths, model))

@@ -326,6 +326,13 @@ def test_a_table_that_the_model_does_not_know_is_refused(
   assert words in line
 
 
+def test_a_picture_for_a_model_of_tables_is_refused(run, tmp_path, capsys):
+  (tmp_path / 'it.png').write_bytes(b'')
+  assert predict([f'--workdir={run}', f'--input={tmp_path}']) == ExitCode.USAGE
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.endswith('but a file that ends in .npz, .csv or .parquet.')
+
+
 @pytest.mark.parametrize('ending', ['.csv', '.parquet'])
 def test_predict_waits_for_no_table_that_is_no_file(run, ending, tmp_path, capsys):
   for path in no_files(tmp_path):
