@@ -104,7 +104,7 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 texts; one of none, characters,
                                                 wordpiece
   --config.data.vocabulary_size=2000            most words and pieces of words of the
-                                                vocabulary; at least 3
+                                                vocabulary; in [3, 1048576]
   --config.data.text_length=auto                words kept of each text; auto: all, at
                                                 most 512; at least 1
   --config.data.text=                           column of the texts; '' is text,

@@ -70,6 +70,9 @@ _SOMEBODY_ATTACKS = ('attack.fraction', above(0))
 
 _EVEN = Bound('even, at least 2', lambda value: value >= 2 and value % 2 == 0)
 _NOT_NEGATIVE = at_least(0)
+# The package takes space for all words before it counts any, and ends the process where
+# there is none.
+_LARGEST_VOCABULARY = 2**20
 _BELOW_ONE = between(0, 1, '[)')
 _UNIT = between(0, 1)
 _POSITIVE_UNIT = between(0, 1, '(]')
@@ -304,7 +307,7 @@ KNOBS = {
     int,
     2000,
     'most words and pieces of words of the vocabulary',
-    at_least(3),
+    between(3, _LARGEST_VOCABULARY),
     needs=_TEXTS,
     used_if=('data.tokenizer', exactly('wordpiece')),
   ),

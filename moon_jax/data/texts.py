@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from moon_jax.core import memory
 from moon_jax.core.errors import KnobError, UsageError, printable
 from moon_jax.core.flags import flag
 from moon_jax.data.errors import DataError
@@ -90,6 +91,14 @@ def encode(
   length = options.length
   if length == 'auto':
     length = min(max(map(len, numbers[0])), LONGEST_AUTO)
+  dtype = np.int16 if len(words) < 2**15 else np.int32
+  num_texts = sum(map(len, numbers))
+  memory.require_room(
+    'data.text_length',
+    options.length,
+    num_texts * length * np.dtype(dtype).itemsize,
+    f'{num_texts} texts of {length} words',
+  )
   num_cut = sum(len(text) > length for texts in numbers for text in texts)
   test_numbers = numbers[1]
   num_words = sum(map(len, test_numbers))
@@ -97,11 +106,10 @@ def encode(
   noun = CHARACTERS if options.tokenizer == CHARACTERS else 'words'
   print(
     f'{data_flag}: texts are read as {length} {noun} each, of {len(words)} in the '
-    f'vocabulary of training; {num_cut} of {sum(map(len, numbers))} texts are cut to '
+    f'vocabulary of training; {num_cut} of {num_texts} texts are cut to '
     f'this length, and {num_unknown} of {num_words} {noun} of the test are unknown.',
     file=sys.stderr,
   )
-  dtype = np.int16 if len(words) < 2**15 else np.int32
   return Encoded(
     splits=[_filled_up(texts, length, dtype) for texts in numbers], words=words
   )

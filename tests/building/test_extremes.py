@@ -57,6 +57,9 @@ def setting(name, data):
     values.setdefault(
       other, {bool: True, float: 0.3, str: 'mlp'}[every_knob[other].kind]
     )
+  if 'data.tokenizer' in values:
+    texts = {'data.path': str(data.with_name('texts.npz')), 'model': 'gru'}
+    values |= texts | {'data.tokenizer': 'wordpiece'}
   return values
 
 
@@ -68,6 +71,11 @@ def data(tmp_path_factory):
   for split, size in (('train_x', 120), ('test_x', 30)):
     arrays[split] = rng.integers(0, 256, (size, 32, 32, 3), np.uint8)
   np.savez(path, **arrays)
+  texts = {
+    f'{split}_x': np.resize(['a good day', 'a bad day', 'a day'], size)
+    for split, size in (('train', 120), ('test', 30))
+  }
+  np.savez(path.with_name('texts.npz'), **arrays | texts)
   return path
 
 
