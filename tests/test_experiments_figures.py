@@ -662,6 +662,7 @@ def outside_pictures():
     ('audio_prompts', 'speech', '(92.2)'),
     ('randhie', 'table', '(45.9;'),
     ('sotu', 'speeches', '(38.6)'),
+    ('shakespeare_roles', 'plays', '(34.2)'),
   ):
     yield f'{title} {late(f"arrays_{data}_centralized_all_seed0"):.1f} {simple}'
   ends = {
