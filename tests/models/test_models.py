@@ -16,7 +16,7 @@ import pytest
 from moon_jax import models
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
-from moon_jax.models import convolution, cpu_kernels, mobilenet, resnet
+from moon_jax.models import convolution, cpu_kernels, layers, mobilenet, resnet
 from moon_jax.models.cnn import DcoCnn, MoonCnn
 from moon_jax.models.convolution import FORMS, direct, forms, pooling
 from tests import world
@@ -242,7 +242,7 @@ def test_the_places_of_dropout():
   network, shapes = one_layer(), []
 
   def record(function, args, kwargs, context):
-    if isinstance(context.module, nn.Dropout):
+    if isinstance(context.module, layers.Dropout):
       assert not kwargs['deterministic']
       shapes.append(args[0].shape)
     return function(*args, **kwargs)
