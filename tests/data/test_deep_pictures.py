@@ -150,15 +150,13 @@ def test_predictions_are_on_the_scale_of_training(tmp_path, capsys):
 def test_a_model_of_16_bit_numbers_takes_pictures_of_16_bits_only(tmp_path, capsys):
   pictures = folder_of(tmp_path / 'set')
   labels = np.arange(len(pictures['test'])) % 2
-  arrays = {
-    f'{array}_{split}': content
-    for split in ('train', 'test')
-    for array, content in (
-      ('x', np.stack(pictures[split])[..., None]),
-      ('y', np.arange(len(pictures[split])) % 2),
-    )
-  }
-  np.savez(tmp_path / 'set.npz', **arrays)
+  np.savez(
+    tmp_path / 'set.npz',
+    x_train=np.stack(pictures['train'])[..., None],
+    y_train=np.arange(len(pictures['train'])) % 2,
+    x_test=np.stack(pictures['test'])[..., None],
+    y_test=labels,
+  )
   knobs = {
     'data.source': 'npz',
     'data.path': str(tmp_path / 'set.npz'),
