@@ -24,6 +24,15 @@ TITLES = {
   'sotu': 'speeches',
   'shakespeare_roles': 'plays',
 }
+_NEXT_CHARACTER = {
+  'data.axes': 'T',
+  'model': 'gru',
+  'gru.width': 64,
+  'optimizer.learning_rate': 0.1,
+  'batch_size': 64,
+  'num_rounds': 40,
+  'local_epochs': 2,
+}
 _SETTINGS = {
   # Signals of 64 steps and 6 channels; 8 of 10 people train.
   'watch': {
@@ -52,27 +61,9 @@ _SETTINGS = {
     'local_epochs': 1,
   },
   # The next of 84 characters after 10; 34 of 43 speakers train, 11 of them in a round.
-  'sotu': {
-    'data.axes': 'T',
-    'model': 'gru',
-    'gru.width': 64,
-    'optimizer.learning_rate': 0.1,
-    'batch_size': 64,
-    'num_rounds': 40,
-    'local_epochs': 2,
-    'participation': 0.32,
-  },
+  'sotu': _NEXT_CHARACTER | {'participation': 0.32},
   # The next of 66 characters after 10; 183 of 229 roles train, 37 of them in a round.
-  'shakespeare_roles': {
-    'data.axes': 'T',
-    'model': 'gru',
-    'gru.width': 64,
-    'optimizer.learning_rate': 0.1,
-    'batch_size': 64,
-    'num_rounds': 40,
-    'local_epochs': 2,
-    'participation': 0.2,
-  },
+  'shakespeare_roles': _NEXT_CHARACTER | {'participation': 0.2},
 }
 # In one place a round has more steps; more epochs fit the noise of the table.
 _CENTRALIZED = {

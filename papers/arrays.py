@@ -14,6 +14,7 @@ audio_prompts.npz, with train_x, train_y, train_users, test_x, test_y, test_user
 
 import csv
 import hashlib
+import io
 import json
 import pathlib
 import re
@@ -69,9 +70,11 @@ class Text(NamedTuple):
 def watch(folder: pathlib.Path) -> Arrays:
   """Windows of a smartwatch's signals, [64, 6]; the end of a recording is the test."""
   path = _first(folder, 'watch_dataset.npy')
-  if hashlib.sha256(path.read_bytes()).hexdigest() != _WATCH_DIGEST:
+  content = path.read_bytes()
+  if hashlib.sha256(content).hexdigest() != _WATCH_DIGEST:
     raise UsageError(f'{path} is not that of seglearn 1.2.5.')
-  recordings = np.load(path, allow_pickle=True).item()
+  # A pickle is a program: only the bytes whose digest is known are given to NumPy.
+  recordings = np.load(io.BytesIO(content), allow_pickle=True).item()
   parts = defaultdict(list)
   for signal, label, user in zip(
     recordings['X'], recordings['y'], recordings['subject'], strict=True

@@ -45,6 +45,24 @@ def knobs_of(root):
   return {'data.source': 'imagefolder', 'data.path': str(root)}
 
 
+def trained_run(folder, data_knobs):
+  """The directory of a short run on some data."""
+  knobs = data_knobs | {
+    'num_clients': 2,
+    'partition.name': 'iid',
+    'partition.min_size': 1,
+    'model': 'mlp',
+    'algorithm': 'fedavg',
+    'num_rounds': 2,
+    'optimizer.learning_rate': 0.1,
+    'logger': '',
+    'execution.devices': 1,
+  }
+  run = folder / 'run'
+  moon_jax.run(moon_jax.load_config('configs/base.py', knobs), run)
+  return run
+
+
 @pytest.mark.parametrize('suffix', ['.png', '.tif'])
 def test_pictures_of_16_bits_keep_their_numbers(suffix, tmp_path, capsys):
   pictures = folder_of(tmp_path, suffix)
@@ -106,19 +124,7 @@ def test_hugging_face_has_them_too(tmp_path):
 
 def test_predictions_are_on_the_scale_of_training(tmp_path, capsys):
   folder_of(tmp_path / 'set')
-  knobs = knobs_of(tmp_path / 'set') | {
-    'num_clients': 2,
-    'partition.name': 'iid',
-    'partition.min_size': 1,
-    'model': 'mlp',
-    'algorithm': 'fedavg',
-    'num_rounds': 2,
-    'optimizer.learning_rate': 0.1,
-    'logger': '',
-    'execution.devices': 1,
-  }
-  run = tmp_path / 'run'
-  moon_jax.run(moon_jax.load_config('configs/base.py', knobs), run)
+  run = trained_run(tmp_path, knobs_of(tmp_path / 'set'))
   trained = moon_jax.load(run)
   images, labels = trained.test_data()
   assert images.dtype == np.uint16
@@ -161,18 +167,8 @@ def test_a_model_of_16_bit_numbers_takes_pictures_of_16_bits_only(tmp_path, caps
     'data.source': 'npz',
     'data.path': str(tmp_path / 'set.npz'),
     'data.normalize': 'per_channel',
-    'num_clients': 2,
-    'partition.name': 'iid',
-    'partition.min_size': 1,
-    'model': 'mlp',
-    'algorithm': 'fedavg',
-    'num_rounds': 2,
-    'optimizer.learning_rate': 0.1,
-    'logger': '',
-    'execution.devices': 1,
   }
-  run = tmp_path / 'run'
-  moon_jax.run(moon_jax.load_config('configs/base.py', knobs), run)
+  run = trained_run(tmp_path, knobs)
   images, _ = moon_jax.load(run).test_data()
   words = [f'--workdir={run}', f'--output={tmp_path}/out.csv']
   assert predict([*words, f'--input={tmp_path}/set/test/class0']) == ExitCode.DONE
