@@ -149,18 +149,20 @@ def contents(path: str | os.PathLike, most_bytes: int | None = None) -> bytes:
   raise OSError(errno.EFBIG, problem, os.fspath(path))
 
 
-def unpacked(data: bytes, format_bits: int) -> bytes:
-  """What was compressed by zlib or gzip, unless the memory cannot hold it.
+def unpacked(data: bytes, format_bits: int, most_bytes: int | None = None) -> bytes:
+  """What was compressed by zlib or gzip, unless it is too large.
 
   Args:
     data: the compressed bytes: one stream, which ends where they end.
     format_bits: `wbits` of zlib: 15 for zlib's format, 31 for gzip's.
+    most_bytes: the most that the content may have; None: the machine's memory.
 
   Raises:
     ValueError: the content is too large, or the data are something else.
     zlib.error: the data are damaged.
   """
-  most_bytes = memory.total_bytes()
+  if most_bytes is None:
+    most_bytes = memory.total_bytes()
   decompressor = zlib.decompressobj(format_bits)
   content = decompressor.decompress(data, most_bytes + 1)
   if len(content) > most_bytes:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from moon_jax.core import files
 from moon_jax.core.errors import did_you_mean, printable
 from moon_jax.core.flags import flag
 from moon_jax.data import texts
@@ -281,8 +282,7 @@ def _numbers(feature, shape, dtype, encoding):
     content = feature.bytes_list.value[0]
     if encoding == 'zlib':
       num_bytes = dtype.itemsize * int(np.prod(shape, dtype=int))
-      # One more than it should have, and never a bomb's gigabytes.
-      content = zlib.decompressobj().decompress(content, num_bytes + 1)
+      content = files.unpacked(content, zlib.MAX_WBITS, num_bytes)
     return np.frombuffer(content, dtype).reshape(shape)
   if dtype.kind == 'f':
     return np.array(feature.float_list.value, np.float32).reshape(shape).astype(dtype)
