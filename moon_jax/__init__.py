@@ -19,7 +19,7 @@ __version__ = '0.3.0'
 _MODULES = {
   'algorithms.base': ('Algorithm', 'SecondTraining'),
   'api': ('load_config', 'rounds', 'run', 'sweep'),
-  'catalog.parts': (
+  'catalog.entries': (
     'Bound',
     'Metric',
     'above',

@@ -12,7 +12,7 @@ import sys
 
 from moon_jax.core import signals
 from moon_jax.core.errors import ExitCode, exit_code_of
-from moon_jax.runner.signals import Stop
+from moon_jax.runner.stop_requests import Stop
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def _launch(argv: list[str], stop: Stop) -> int:
   from moon_jax.config import cli, require_input_files
   from moon_jax.core import files
   from moon_jax.platform import hosts, launchers
-  from moon_jax.runner import layout
+  from moon_jax.runner import run_files
 
   if text := cli.answer(argv):
     print(text)
@@ -73,9 +73,9 @@ def _launch(argv: list[str], stop: Stop) -> int:
       execution = request.config.execution
       stack.enter_context(joining.joined(group, execution, fingerprint))
     hosts.decided_by_first(lambda: files.require_writable(request.workdir))
-    layout.require_plain_path(request.workdir)
+    run_files.require_plain_path(request.workdir)
     # A finished run needs its data no more; of several processes all have to answer.
-    if not group and not (request.workdir / layout.SUMMARY).exists():
+    if not group and not (request.workdir / run_files.SUMMARY).exists():
       require_input_files([request.config])
     # Imported here: a mistyped flag is answered before JAX is loaded.
     from moon_jax.runner import loop

@@ -21,11 +21,17 @@ from moon_jax.core import files
 from moon_jax.core.paths import expand
 from moon_jax.platform import compile_cache, compiler, devices
 from moon_jax.predict import inference
-from moon_jax.runner import client_file, client_store, loop, run_directory, signals
+from moon_jax.runner import (
+  client_file,
+  client_store,
+  loop,
+  run_directory,
+  stop_requests,
+)
 from moon_jax.runner.callbacks import stop_if_diverged
 from moon_jax.runner.rounds import Round, Rounds
 from moon_jax.sweeps import running
-from moon_jax.sweeps.runs import SweepRun, combinations, in_one_folder
+from moon_jax.sweeps.planned_runs import SweepRun, combinations, in_one_folder
 
 Record = dict[str, Any]
 
@@ -165,7 +171,7 @@ def sweep(
   load = running.caching_loader()
   running.claim_devices(runs, trains_here=True)
   running.check_parts(runs, load)
-  if errors := running.run_here(runs, signals.Stop(), load):
+  if errors := running.run_here(runs, stop_requests.Stop(), load):
     raise errors[0]
   rows = []
   for changes, run in zip(all_changes, runs, strict=True):

@@ -35,7 +35,7 @@ from moon_jax.core.errors import UsageError, print_or_help
 from moon_jax.core.flags import option
 from moon_jax.core.outputs import MODEL_SUFFIXES, require_output
 from moon_jax.core.paths import expand
-from moon_jax.runner import layout
+from moon_jax.runner import run_files
 
 
 def main(argv: Sequence[str]) -> int:
@@ -65,7 +65,7 @@ def export(argv: Sequence[str]) -> str:
   """
   run, values = parse(argv)
   target = require_output('output', values.output, MODEL_SUFFIXES)
-  layout.require_run_or_weights(expand(run))
+  run_files.require_run_or_weights(expand(run))
   if values.config is not None:
     config_lib.load(values.config)
   # Imported here: a mistyped flag is answered before JAX is loaded.

@@ -8,7 +8,7 @@ if __name__ == 'moon_jax.sweep':
 
 if __name__ == '__main__':
   from moon_jax.core import signals
-  from moon_jax.runner.signals import Stop
+  from moon_jax.runner.stop_requests import Stop
 
   stop = signals.listen(Stop())  # before the slow imports
   from moon_jax.sweeps import command

@@ -37,9 +37,9 @@ from moon_jax.core.errors import ExitCode, RunError, UsageError, exit_code_of
 from moon_jax.core.paths import file_name
 from moon_jax.platform import devices
 from moon_jax.runner import clock, loop, provenance, run_directory
-from moon_jax.runner.signals import Stop, StoppedError
+from moon_jax.runner.stop_requests import Stop, StoppedError
 from moon_jax.sweeps import running
-from moon_jax.sweeps.runs import SweepRun, in_one_folder
+from moon_jax.sweeps.planned_runs import SweepRun, in_one_folder
 from papers import kept_runs, partitions
 
 PAPERS = pathlib.Path(__file__).parent

@@ -3,7 +3,7 @@
 import re
 
 from moon_jax import config
-from moon_jax.config.files import HOME
+from moon_jax.config.config_files import HOME
 
 BASE = HOME / 'configs/base.py'
 

@@ -16,12 +16,12 @@ import re
 import subprocess
 import time
 
-from moon_jax.core import cache
+from moon_jax.core import user_cache
 
 os.environ.setdefault('JAX_PLATFORMS', 'cpu')
 # The workers share the cores: more threads of OpenMP, as t-SNE has them, wait spinning.
 os.environ.setdefault('OMP_NUM_THREADS', '1')
-os.environ['JAX_COMPILATION_CACHE_DIR'] = str(cache.folder() / 'tests')
+os.environ['JAX_COMPILATION_CACHE_DIR'] = str(user_cache.folder() / 'tests')
 os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
 os.environ['JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES'] = 'none'
 # If another process is writing a program, JAX warns and compiles it.
@@ -109,7 +109,7 @@ def pytest_terminal_summary(terminalreporter, config):
 def pytest_sessionstart(session):
   """Removes the compiled programs that are older than a month."""
   if not hasattr(session.config, 'workerinput'):
-    for entry in cache.folder().glob('tests/*-cache'):
+    for entry in user_cache.folder().glob('tests/*-cache'):
       if time.time() - entry.stat().st_mtime > 30 * 24 * 3600:
         entry.unlink()
 

@@ -17,7 +17,7 @@ from moon_jax.predict import command as predict
 from moon_jax.predict import inference
 from moon_jax.report import __main__ as report
 from moon_jax.report import build
-from moon_jax.runner.signals import Stop
+from moon_jax.runner.stop_requests import Stop
 from moon_jax.sweeps import command as sweep
 from moon_jax.sweeps import running
 from tests.processes import LAUNCH, LIMIT_SECONDS, read_lines

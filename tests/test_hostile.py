@@ -15,7 +15,7 @@ from moon_jax.core.errors import ExitCode
 from moon_jax.predict import command
 from moon_jax.report import features
 from moon_jax.report.__main__ import main as report
-from moon_jax.runner import saved_state
+from moon_jax.runner import checkpoint_folder
 from tests.run_directories import FEDAVG
 from tests.selection import few
 
@@ -111,7 +111,7 @@ def damages(draw):
     path.write_bytes(before[:cut] + data + before[cut + len(data) :])
     if kind == 'sealed':
       (run / 'checkpoints/2/manifest.json').unlink()
-      saved_state.write_manifest(run / 'checkpoints/2', 2)
+      checkpoint_folder.write_manifest(run / 'checkpoints/2', 2)
 
   return overwrite
 

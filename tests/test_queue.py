@@ -8,7 +8,7 @@ import pytest
 from moon_jax import config
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError
-from moon_jax.runner import loop, run_directory, signals
+from moon_jax.runner import loop, run_directory, stop_requests
 from papers import kept_runs, queue
 from tests.processes import ROOT, launch
 from tests.run_directories import TINY, write_lines
@@ -29,11 +29,11 @@ TABLE = f"""# SEEDS  FILE: VARIANT ...
 """
 
 
-class StopInTheFirstRound(signals.Stop):
+class StopInTheFirstRound(stop_requests.Stop):
   """A stop that is requested in the first round."""
 
   def requested(self):
-    self._signal = signals.signal.SIGTERM
+    self._signal = stop_requests.signal.SIGTERM
     return True
 
 
@@ -82,7 +82,7 @@ def test_each_run_is_kept_once_and_what_was_stopped_goes_on(
     return run(request, *arguments, **options)
 
   monkeypatch.setattr(loop, 'run', record_and_run)
-  with pytest.raises(signals.StoppedError):
+  with pytest.raises(stop_requests.StoppedError):
     queue.work(moon_runs, results, StopInTheFirstRound())
   assert kept_runs.read_all(results) == {}
   line = last_line(moon_runs, results, 1)
@@ -91,7 +91,7 @@ def test_each_run_is_kept_once_and_what_was_stopped_goes_on(
   path = kept_runs.path_of(results, names[0])
   results.mkdir()
   path.with_name(path.name + files.PARTIAL).write_bytes(b'half')
-  assert queue.work(moon_runs, results, signals.Stop()) is ExitCode.DONE
+  assert queue.work(moon_runs, results, stop_requests.Stop()) is ExitCode.DONE
   assert begun_names == [names[0], names[0], names[1]]
   runs = kept_runs.read_all(results)
   assert sorted(runs) == sorted(names)
@@ -100,7 +100,7 @@ def test_each_run_is_kept_once_and_what_was_stopped_goes_on(
     assert kept_run.provenance['machine']['processor']
     assert 'git_commit' in kept_run.provenance
     assert 'checkpoint_every' not in kept_run.command
-  assert queue.work(moon_runs, results, signals.Stop()) is ExitCode.DONE
+  assert queue.work(moon_runs, results, stop_requests.Stop()) is ExitCode.DONE
   assert len(begun_names) == 3
   line = last_line(moon_runs, results, 2)
   assert line == 'kept: 2 runs; left: 0, 0 rounds, 0.0 hours on 2 jobs'
@@ -169,7 +169,7 @@ def test_what_another_process_runs_is_left_to_it(queued_runs, results, monkeypat
       locks.close()  # the other one is killed
 
   monkeypatch.setattr(loop, 'run', run)
-  assert queue.work(queued_runs, results, signals.Stop()) is ExitCode.DONE
+  assert queue.work(queued_runs, results, stop_requests.Stop()) is ExitCode.DONE
   assert begun_names == [
     queued_run.name for queued_run in (*queued_runs[1:], queued_runs[0])
   ]
@@ -189,7 +189,7 @@ def test_a_run_that_fails_holds_no_other_back(
       raise errors[request.workdir.name]
 
   monkeypatch.setattr(loop, 'run', run)
-  assert queue.work(queued_runs, results, signals.Stop()) is ExitCode.FAILED
+  assert queue.work(queued_runs, results, stop_requests.Stop()) is ExitCode.FAILED
   first, *_, last = capsys.readouterr().err.splitlines()
   assert first == f'{queued_runs[0].name}: no data'
   assert last == f'{queued_runs[1].name}: not mine'
@@ -201,7 +201,7 @@ def test_a_request_in_the_last_round_of_a_run_begins_no_other(
   queued_runs, results, monkeypatch
 ):
   monkeypatch.setattr(loop, 'run', lambda *arguments, **options: None)
-  with pytest.raises(signals.StoppedError):
+  with pytest.raises(stop_requests.StoppedError):
     queue.work(queued_runs, results, StopInTheFirstRound())
   assert are_kept(queued_runs, results) == [True, False, False, False]
 

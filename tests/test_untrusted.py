@@ -17,15 +17,15 @@ import pytest
 
 from moon_jax import __main__
 from moon_jax import config as config_lib
-from moon_jax.core import files, memory, weights
+from moon_jax.core import files, machine_memory, weights
 from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.data import sources
-from moon_jax.data.errors import DataError
+from moon_jax.data.data_errors import DataError
 from moon_jax.planning import availability
 from moon_jax.predict import command, inference
 from moon_jax.report import features, runs
 from moon_jax.report.__main__ import main as report
-from moon_jax.runner import saved_state
+from moon_jax.runner import checkpoint_folder
 from tests import processes
 from tests.run_directories import FEDAVG, edit_json, write_run
 from tests.watching import openings, within
@@ -429,7 +429,7 @@ def test_what_the_memory_cannot_hold_is_not_unpacked(
   """A small file may be compressed from any number of bytes."""
   read = make(tmp_path / f'a{ending}')
   read()
-  monkeypatch.setattr(memory, 'total_bytes', lambda: 63_999)
+  monkeypatch.setattr(machine_memory, 'total_bytes', lambda: 63_999)
   with pytest.raises(Exception, match=r'Its content takes|has more than 63,999 bytes'):
     read()
 
@@ -556,8 +556,8 @@ def test_a_checkpoint_names_no_file_outside(tmp_path):
   folder = tmp_path / 'checkpoints/1'
   folder.mkdir(parents=True)
   (folder / 'state').write_text('state')
-  saved_state.write_manifest(folder, 1)
-  assert not saved_state.find_damage(folder, 1)
+  checkpoint_folder.write_manifest(folder, 1)
+  assert not checkpoint_folder.find_damage(folder, 1)
   with openings(outside) as opened:
     for name in ('../../out/secret', str(outside / 'secret')):
 
@@ -565,7 +565,7 @@ def test_a_checkpoint_names_no_file_outside(tmp_path):
         manifest['files'][name] = {'bytes': 6, 'sha256': hashlib.sha256().hexdigest()}
 
       edit_json(folder / 'manifest.json', add)
-      assert saved_state.find_damage(folder, 1)
+      assert checkpoint_folder.find_damage(folder, 1)
     assert opened() == []
 
 

@@ -14,11 +14,11 @@ from moon_jax.building import experiment, programs, round_scalars, scheduling
 from moon_jax.building.algorithm import AlgorithmOptions, make_algorithm
 from moon_jax.building.data import TrainingData
 from moon_jax.core.types import Form, Scale
-from moon_jax.data import device, partition
+from moon_jax.data import device_split, partition
 from moon_jax.models import layers
-from moon_jax.planning import clients
 from moon_jax.planning.availability import EVERYONE
 from moon_jax.planning.batches import LocalWork
+from moon_jax.planning.client_facts import facts_of_clients
 from moon_jax.planning.lanes import LaneLayout
 from moon_jax.planning.participation import Participation
 from moon_jax.planning.planner import Averaging, ClientData, make_planner
@@ -160,7 +160,7 @@ def data(model='mlp'):
   labels = rng.integers(0, NUM_CLASSES, sum(SIZES)).astype(np.int32)
   mean, std = np.array([0.4], np.float32), np.array([0.3], np.float32)
   return (
-    jax.device_put(device.DeviceSplit(images, labels, mean, std)),
+    jax.device_put(device_split.DeviceSplit(images, labels, mean, std)),
     ((images / 255 - mean) / std).astype(np.float32),
     labels,
   )
@@ -180,7 +180,7 @@ def _data_of_kind(kind):
     mean = rng.normal(3, 0.1, kind.shape[-1]).astype(np.float32)
     std = rng.uniform(1, 3, kind.shape[-1]).astype(np.float32)
     normalised = (examples - mean) / std
-  split = device.DeviceSplit(examples, labels, mean, std, content=kind.content)
+  split = device_split.DeviceSplit(examples, labels, mean, std, content=kind.content)
   return jax.device_put(split), normalised, labels
 
 
@@ -190,7 +190,7 @@ def train_split(model='mlp'):
   rows = np.concatenate([mine[::-1] for mine in owned()]).astype(np.int32)
   offsets = np.concatenate([[0], np.cumsum(SIZES)]).astype(np.int32)
   position_of_row = np.argsort(rows).astype(np.int32)
-  split = device.TrainSplit(
+  split = device_split.TrainSplit(
     examples=data(model)[0],
     rows_by_owner=rows,
     offsets=offsets,
@@ -537,7 +537,7 @@ def run(
       np.bincount(labels[rows], minlength=NUM_CLASSES) for rows in rows_of_client
     ]
     no_flippers = np.zeros(0, int)
-    facts = clients.client_facts(chosen.needs, np.array(class_counts), no_flippers)
+    facts = facts_of_clients(chosen.needs, np.array(class_counts), no_flippers)
     plans = dataclasses.replace(plans, client_facts=facts)
   state = state_of(chosen, model, num_clients, layout.num_devices)
   numbers = scalars(chosen, seed, optimizer, local_optimizer)

@@ -22,12 +22,12 @@ from moon_jax.core.client_names import name_of
 from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import Dataset, Form, PyTree, Scale
-from moon_jax.data import forms, holdout, partition, sources
-from moon_jax.data.device import DeviceSplit, TrainSplit
-from moon_jax.data.errors import DataError
+from moon_jax.data import example_forms, holdout, partition, sources
+from moon_jax.data.data_errors import DataError
+from moon_jax.data.device_split import DeviceSplit, TrainSplit
 from moon_jax.data.federated import users
 from moon_jax.data.partition import Partition
-from moon_jax.planning import clients
+from moon_jax.planning.attackers import labels_in_training
 
 
 class DataOptions:
@@ -287,7 +287,7 @@ def require_fitting_parts(config: Config, form: Form) -> None:
     KnobError: the configuration has such a part, and the data are something else.
   """
   augmentation = catalog.part('augmentation', config.augmentation.name)
-  trait = f'of_{forms.plural(form)}'
+  trait = f'of_{example_forms.plural(form)}'
   is_plain = augmentation.name == 'none' or augmentation.registered
   if not (is_plain or augmentation.has(trait)):
     kinds = [
@@ -303,8 +303,8 @@ def require_fitting_parts(config: Config, form: Form) -> None:
     raise KnobError(
       'augmentation.name',
       augmentation.name,
-      f'is for {", ".join(kinds)}, and these data are {forms.plural(form)}: choose '
-      f'{" or ".join([*fitting, "none"])}.',
+      f'is for {", ".join(kinds)}, and these data are {example_forms.plural(form)}: '
+      f'choose {" or ".join([*fitting, "none"])}.',
     )
   rule = used_value(config, 'partition.name')
   if form.content != 'levels' and rule == 'noise':
@@ -344,7 +344,7 @@ def train_on_devices(
   dataset = divided.dataset
   # Of all that a client owns, also of what tests it.
   images = divided.image_view(dataset.train_images, divided.partition)
-  labels = clients.labels_in_training(dataset, training_partition, label_flippers)
+  labels = labels_in_training(dataset, training_partition, label_flippers)
   position_of_row = np.zeros(len(labels), np.int32)
   rows_by_owner = training_partition.indices
   position_of_row[rows_by_owner] = np.arange(len(rows_by_owner))

@@ -23,8 +23,8 @@ from moon_jax.building.data import (
   with_clients_of_data,
   with_one_client_if_centralized,
 )
-from moon_jax.building.freezing import FreezingOptions, with_frozen
 from moon_jax.building.initial_weights import with_initial_weights
+from moon_jax.building.layer_training import FreezingOptions, with_frozen
 from moon_jax.building.network import (
   NetworkOptions,
   make_network,
@@ -32,7 +32,7 @@ from moon_jax.building.network import (
 )
 from moon_jax.building.round_scalars import ScalarOptions
 from moon_jax.building.scheduling import TrainingSetupOptions, make_training_setup
-from moon_jax.building.testing import (
+from moon_jax.building.test_examples import (
   ClientExamples,
   ClientTestOptions,
   Tests,

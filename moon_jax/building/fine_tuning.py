@@ -10,13 +10,13 @@ import jax
 import numpy as np
 
 from moon_jax.algorithms.base import Algorithm, SecondTraining
-from moon_jax.building import client_tests, programs, scheduling
+from moon_jax.building import client_test_programs, programs, scheduling
 from moon_jax.building.experiment import Experiment
 from moon_jax.config import used_value
 from moon_jax.core import tree
 from moon_jax.core.keys import Purpose
 from moon_jax.core.types import Scalars, State, Upload
-from moon_jax.data.device import DeviceSplit, TrainSplit
+from moon_jax.data.device_split import DeviceSplit, TrainSplit
 from moon_jax.planning.plan import DevicePlan
 from moon_jax.planning.planner import TrainingPlanner
 from moon_jax.platform import devices
@@ -93,8 +93,8 @@ def tune_and_test(
     experiment.network.apply,
     experiment.placement.mesh,
     model=tree.gather,
-    batch_size=client_tests.batch_size(experiment),
-    room=client_tests.logits_room(experiment),
+    batch_size=client_test_programs.batch_size(experiment),
+    room=client_test_programs.logits_room(experiment),
   )
   return test(tune(work).memory, split, tests, positions)
 
@@ -128,7 +128,7 @@ def compiled(
   all_clients = np.arange(len(planner.data.sizes))
   fillers = np.setdiff1d(all_clients, clients_with_tests)
   order = np.concatenate([clients_with_tests, fillers]).astype(np.int32)
-  split, tests = client_tests.inputs(experiment)
+  split, tests = client_test_programs.inputs(experiment)
   # The schedule is for the rounds: at their end its rate may be close to 0.
   learning_rate = devices.replicate(
     np.float32(experiment.config.optimizer.learning_rate), mesh

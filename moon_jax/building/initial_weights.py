@@ -15,8 +15,8 @@ from moon_jax.core.errors import KnobError, UsageError, printable
 from moon_jax.core.flags import flag, option
 from moon_jax.core.outputs import any_of
 from moon_jax.core.paths import expand
-from moon_jax.data.errors import listed
-from moon_jax.exchange import torchvision
+from moon_jax.data.data_errors import listed
+from moon_jax.exchange import torchvision_weights
 
 # Layers of heads in our networks, which a file for another head may have.
 _HEADS = ('head_hidden', 'head_output', 'classifier')
@@ -101,9 +101,9 @@ def _fitted(
     UsageError: the file is of another network, or has numbers that are not finite.
   """
   design = ''
-  if torchvision.is_state_dict(arrays):
+  if torchvision_weights.is_state_dict(arrays):
     design = _torchvision_design(path, options)
-    renamed = torchvision.renamed(options.model, arrays)
+    renamed = torchvision_weights.renamed(options.model, arrays)
     if renamed.unknown:
       raise UsageError(
         f"{str(path)!r} is of another network: torchvision's {options.model} has no "
@@ -151,10 +151,10 @@ def _torchvision_design(path: pathlib.Path, options: NetworkOptions) -> str:
   Raises:
     UsageError: the network is another one, or has no batch normalisation.
   """
-  if options.model not in torchvision.NETWORKS:
+  if options.model not in torchvision_weights.NETWORKS:
     raise UsageError(
       f'{str(path)!r} has names of PyTorch; such weights are read for '
-      f'{flag("model")}={any_of(torchvision.NETWORKS)}, from torchvision.'
+      f'{flag("model")}={any_of(torchvision_weights.NETWORKS)}, from torchvision.'
     )
   if options.model_options.get('norm') == 'group':
     raise UsageError(
@@ -165,7 +165,7 @@ def _torchvision_design(path: pathlib.Path, options: NetworkOptions) -> str:
 
 
 def _is_of_small_design(name: str, design: str) -> bool:
-  return torchvision.may_be_drawn(_layer(name), design)
+  return torchvision_weights.may_be_drawn(_layer(name), design)
 
 
 def _layer(name: str) -> str:

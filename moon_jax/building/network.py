@@ -3,11 +3,11 @@
 from moon_jax import catalog, models
 from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.config import Config, flatten
-from moon_jax.core import memory, tree
+from moon_jax.core import machine_memory, tree
 from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import Form
-from moon_jax.data import forms
+from moon_jax.data import example_forms
 from moon_jax.models import cpu_kernels
 
 
@@ -69,7 +69,9 @@ def make_network(
   if widths:
     knob = max(widths, key=widths.get)
     num_bytes = tree.num_bytes(network.shapes)
-    memory.require_room(knob, widths[knob], num_bytes, 'the weights of the network')
+    machine_memory.require_room(
+      knob, widths[knob], num_bytes, 'the weights of the network'
+    )
   return network
 
 
@@ -110,14 +112,16 @@ def require_taken(model: str, form: Form, shape: tuple[int, ...]) -> None:
     # Nobody said that these are pictures: they may be what the network takes.
     for kind, axes in _other_readings(shape).items():
       if part.has(trait_of_kind(kind)):
+        kind_of_examples = example_forms.plural(Form(kind=kind))
         remedy = (
-          f'{flag("data.axes", axes)} reads them as {forms.plural(Form(kind=kind))}; '
-          f'for pictures {remedy}'
+          f'{flag("data.axes", axes)} reads them as {kind_of_examples}; for pictures '
+          f'{remedy}'
         )
   raise KnobError(
     'model',
     model,
-    f'does not take the {forms.plural(form)} of these data, {list(shape)}: {remedy}.',
+    f'does not take the {example_forms.plural(form)} of these data, {list(shape)}: '
+    f'{remedy}.',
   )
 
 
@@ -129,7 +133,7 @@ def _other_readings(shape: tuple[int, ...]) -> dict[str, str]:
 
 def trait_of_kind(kind: str) -> str:
   """The trait of networks that take examples of a kind."""
-  return f'of_{forms.plural(Form(kind=kind))}'
+  return f'of_{example_forms.plural(Form(kind=kind))}'
 
 
 def convolution_form(requested: str, backend: str | None) -> str:

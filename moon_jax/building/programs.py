@@ -22,16 +22,16 @@ from moon_jax.config import flatten
 from moon_jax.core import activity, tree
 from moon_jax.core.types import ClientMetrics, PyTree, Scalars, State
 from moon_jax.data.augment import augmenter
-from moon_jax.data.device import DeviceSplit, TrainSplit
+from moon_jax.data.device_split import DeviceSplit, TrainSplit
 from moon_jax.planning.plan import DevicePlan
 from moon_jax.platform import compile_cache, devices
 from moon_jax.round import (
   client_training,
   communication_round,
   evaluation,
-  lanes,
   optimizers,
 )
+from moon_jax.round.cohort_training import make_cohort_training, plan_spec
 from moon_jax.round.second_training import make_second_training
 
 MOST_LOGIT_BYTES = 64 * 2**20  # of the logits that tests keep at a time
@@ -58,7 +58,7 @@ def round_inputs(
   )
   mesh = experiment.placement.mesh
   return RoundInputs(
-    plan=devices.split(plan, lanes.plan_spec(plan), mesh),
+    plan=devices.split(plan, plan_spec(plan), mesh),
     scalars=devices.replicate(scalars, mesh),
   )
 
@@ -205,7 +205,7 @@ def cohort_training(
   deviations = None
   if catalog.part('augmentation', config.augmentation.name).has('deviations'):
     deviations = np.asarray(experiment.tests.examples.std)
-  return lanes.cohort_training(
+  return make_cohort_training(
     local_training(experiment)._replace(algorithm=algorithm),
     max_table_examples=max_table_examples,
     mesh=experiment.placement.mesh,

@@ -11,16 +11,17 @@ from moon_jax.algorithms.base import Algorithm, SecondTraining
 from moon_jax.building import streaming
 from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.config import Config, flatten, used_value
-from moon_jax.core import memory
+from moon_jax.core import machine_memory
 from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag
 from moon_jax.core.shares import share_of
 from moon_jax.core.types import Dataset
 from moon_jax.data import partition
 from moon_jax.models import Network
-from moon_jax.planning import clients
+from moon_jax.planning import attackers
 from moon_jax.planning.availability import Available, require_enough
 from moon_jax.planning.batches import LocalWork
+from moon_jax.planning.client_facts import facts_of_clients
 from moon_jax.planning.lanes import LaneLayout, round_up
 from moon_jax.planning.participation import Participation
 from moon_jax.planning.planner import Averaging, ClientData, Planner, make_planner
@@ -145,7 +146,7 @@ def make_training_setup(
   participation = who_takes_part(options, sizes)
   cohort_size = participation.cohort_size
   layout = requested_layout(options, cohort_size, backend)
-  memory = client_memory.choose(
+  memory_place = client_memory.choose(
     algorithm,
     network.shapes,
     requested=options.client_store,
@@ -162,9 +163,9 @@ def make_training_setup(
     stream = None
     rows_of = training_partition.rows
     device_images = data.train_images
-  label_flippers = clients.label_flippers(options.attack, participation.attackers)
+  label_flippers = attackers.label_flippers(options.attack, participation.attackers)
   with explaining_errors_of(options.algorithm):
-    client_facts = clients.client_facts(
+    client_facts = facts_of_clients(
       algorithm.needs,
       class_counts,
       label_flippers,
@@ -191,13 +192,13 @@ def make_training_setup(
     def free_bytes_with(on_device):
       return gpu.free_bytes(
         device_images,
-        memory._replace(on_device=on_device),
+        memory_place._replace(on_device=on_device),
         num_clients=options.num_clients,
         cohort_size=cohort_size,
       )
 
     gpu.require_room_for_one_lane(
-      training_memory_of, work.batch_size, free_bytes_with, memory
+      training_memory_of, work.batch_size, free_bytes_with, memory_place
     )
     layout = gpu.choose_layout(
       layout,
@@ -205,7 +206,7 @@ def make_training_setup(
       planner_with=planner_with,
       params=network.shapes['params'],
       training_memory=training_memory_of(work.batch_size),
-      free_bytes=free_bytes_with(memory.on_device),
+      free_bytes=free_bytes_with(memory_place.on_device),
     )
   mesh = devices.mesh(layout.num_devices)
   process_lanes = devices.lanes_of_process(mesh, layout.num_lanes)
@@ -214,7 +215,7 @@ def make_training_setup(
     mesh=mesh,
     planner=planner,
     stream=stream,
-    client_memory=memory,
+    client_memory=memory_place,
     label_flippers=label_flippers,
   )
 
@@ -309,7 +310,7 @@ def local_work(
     )
   for knob, epochs in options.epochs_by_knob.items():
     num_bytes = epochs * int(sizes.max()) * np.dtype(np.int32).itemsize
-    memory.require_room(knob, epochs, num_bytes, "the plan of a client's round")
+    machine_memory.require_room(knob, epochs, num_bytes, "the plan of a client's round")
   return LocalWork(
     local_epochs=options.local_epochs,
     local_epochs_min=options.local_epochs_min,
@@ -381,20 +382,20 @@ def _attackers(options: TrainingSetupOptions) -> np.ndarray | None:
   if options.attack_fraction is None:
     return None
   fraction, num_clients = options.attack_fraction, options.num_clients
-  attackers = clients.draw_attackers(options.seed, num_clients, fraction)
-  if fraction and not len(attackers):
+  attacker_ids = attackers.draw_attackers(options.seed, num_clients, fraction)
+  if fraction and not len(attacker_ids):
     raise KnobError(
       'attack.fraction',
       fraction,
       f'of {num_clients} clients is none: raise it.',
     )
-  if len(attackers) == num_clients:
+  if len(attacker_ids) == num_clients:
     raise KnobError(
       'attack.fraction',
       fraction,
       f'makes all {num_clients} clients attackers: lower it.',
     )
-  return attackers
+  return attacker_ids
 
 
 def averaging(options: TrainingSetupOptions, algorithm: Algorithm) -> Averaging:

@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from moon_jax.core.types import Dataset
-from moon_jax.data.device import DeviceSplit, TrainSplit
+from moon_jax.data.device_split import DeviceSplit, TrainSplit
 from moon_jax.platform import devices
 
 

@@ -1,6 +1,6 @@
 """The catalog: every part is declared here once. It imports no JAX.
 
-parts       what an entry is: Part, Knob, bounds, Metric
+entries     what an entry is: Part, Knob, bounds, Metric
 metrics     the metrics of algorithms, for reports
 test_metrics  the metrics of tests, besides accuracy and loss
 algorithms  the algorithms
@@ -12,10 +12,7 @@ registering functions with which users register parts of their own
 """
 
 # ruff: noqa: F401
-from moon_jax.catalog.general import check as check_general
-from moon_jax.catalog.general import compiler_options, range_of
-from moon_jax.catalog.hints import did_you_mean
-from moon_jax.catalog.parts import (
+from moon_jax.catalog.entries import (
   KINDS,
   LISTED_KINDS,
   Bound,
@@ -24,6 +21,9 @@ from moon_jax.catalog.parts import (
   Part,
   listed_words,
 )
+from moon_jax.catalog.general import check as check_general
+from moon_jax.catalog.general import compiler_options, range_of
+from moon_jax.catalog.hints import did_you_mean
 from moon_jax.catalog.registering import callbacks, forget_callbacks
 from moon_jax.catalog.registry import (
   chosen,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from moon_jax.catalog import metrics
-from moon_jax.catalog.parts import (
+from moon_jax.catalog.entries import (
   COUNT,
   Knob,
   Metric,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from moon_jax.catalog.parts import (
+from moon_jax.catalog.entries import (
   COUNT,
   SEED,
   Bound,

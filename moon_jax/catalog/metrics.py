@@ -1,6 +1,6 @@
 """The metrics of algorithms that reports follow over the rounds, by column."""
 
-from moon_jax.catalog.parts import Metric
+from moon_jax.catalog.entries import Metric
 
 
 def _contrastive_share(weight_of):

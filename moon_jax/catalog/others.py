@@ -32,7 +32,7 @@ Traits that rules and reports ask about:
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from moon_jax.catalog.parts import (
+from moon_jax.catalog.entries import (
   COUNT,
   Bound,
   Knob,
@@ -211,6 +211,7 @@ def _data(name: str, traits: Iterable[str] = ()) -> Part:
 
 
 def _federated_data(name: str, traits: Iterable[str]) -> Part:
+  """A source of users' data whose module has its name."""
   return _part('data', name, f'data.federated.{name}:load_{name}', traits)
 
 
@@ -318,8 +319,13 @@ OTHERS = (
   ),
   _data('audiofolder', {'files', 'drawn', 'arrays'}),
   _data('torchvision', {'files', 'named', 'pickled'}),
-  _federated_data('folder', {'files', 'arrays'}),
-  _federated_data('records', {'files'}),
+  _part(
+    'data',
+    'folder',
+    'data.federated.npz_folder:load_npz_folder',
+    {'files', 'arrays'},
+  ),
+  _part('data', 'records', 'data.federated.user_records:load_records', {'files'}),
   _federated_data('hdf5', {'files', 'pair', 'features', 'labelled', 'arrays'}),
   _federated_data('sqlite', {'files', 'pair', 'features', 'labelled', 'arrays'}),
   _federated_data(

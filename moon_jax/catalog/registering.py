@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from moon_jax.catalog.algorithms import SERVED
-from moon_jax.catalog.parts import Knob, Metric
+from moon_jax.catalog.entries import Knob, Metric
 from moon_jax.catalog.registry import register
 from moon_jax.catalog.test_metrics import LOWER
 from moon_jax.core.errors import UsageError

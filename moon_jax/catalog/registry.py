@@ -10,10 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from moon_jax.catalog.algorithms import ALGORITHMS
-from moon_jax.catalog.general import EXECUTION, KNOBS, TEST_NUMBERS
-from moon_jax.catalog.hints import did_you_mean
-from moon_jax.catalog.others import OTHERS
-from moon_jax.catalog.parts import (
+from moon_jax.catalog.entries import (
   KINDS,
   LISTED_KINDS,
   Bound,
@@ -24,6 +21,9 @@ from moon_jax.catalog.parts import (
   one_of,
   some_of,
 )
+from moon_jax.catalog.general import EXECUTION, KNOBS, TEST_NUMBERS
+from moon_jax.catalog.hints import did_you_mean
+from moon_jax.catalog.others import OTHERS
 from moon_jax.catalog.test_metrics import LOWER, TEST_METRICS
 from moon_jax.core.errors import UsageError
 

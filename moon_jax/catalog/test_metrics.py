@@ -5,7 +5,7 @@ Traits:
   of_many_classes  it means something only with more than five classes
 """
 
-from moon_jax.catalog.parts import Metric, Part
+from moon_jax.catalog.entries import Metric, Part
 
 LOWER = 'lower'
 

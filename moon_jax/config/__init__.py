@@ -10,7 +10,7 @@ knobs themselves are in `moon_jax.catalog`.
 """
 
 # ruff: noqa: F401
-from moon_jax.config.files import (
+from moon_jax.config.config_files import (
   LIST,
   Variant,
   choose,
@@ -20,8 +20,7 @@ from moon_jax.config.files import (
   split,
   variants,
 )
-from moon_jax.config.input_files import require_input_files
-from moon_jax.config.trees import (
+from moon_jax.config.configuration import (
   Config,
   changed,
   defaults,
@@ -30,6 +29,7 @@ from moon_jax.config.trees import (
   nest,
   ordered,
 )
+from moon_jax.config.input_files import require_input_files
 from moon_jax.config.validation import (
   ConfigError,
   changes,

@@ -35,7 +35,7 @@ from absl import flags
 
 from moon_jax import __version__, catalog
 from moon_jax import config as config_lib
-from moon_jax.config.files import PROGRAM
+from moon_jax.config.config_files import PROGRAM
 from moon_jax.core.errors import UsageError
 from moon_jax.core.flags import flag, option
 from moon_jax.core.paths import expand, file_name

@@ -11,7 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from moon_jax import catalog
-from moon_jax.config.trees import Config, flatten, nest
+from moon_jax.config.configuration import Config, flatten, nest
 from moon_jax.core.errors import UsageError
 from moon_jax.core.flags import flag
 

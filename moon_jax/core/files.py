@@ -27,7 +27,7 @@ from typing import IO, Any, BinaryIO, ParamSpec, TypeVar
 import fastjsonschema
 import numpy as np
 
-from moon_jax.core import memory, paths, signals
+from moon_jax.core import machine_memory, paths, signals
 from moon_jax.core.errors import NoCheckpointError, RunError, UsageError
 from moon_jax.core.flags import option
 
@@ -139,7 +139,7 @@ def contents(path: str | os.PathLike, most_bytes: int | None = None) -> bytes:
     # The size is compared first: a file of holes may be larger than the memory.
     num_bytes = os.fstat(file.fileno()).st_size
     if most_bytes is None:
-      memory.require_file_fits(path, num_bytes)
+      machine_memory.require_file_fits(path, num_bytes)
       return file.read()
     if num_bytes <= most_bytes:
       content = file.read(most_bytes + 1)
@@ -162,7 +162,7 @@ def unpacked(data: bytes, format_bits: int, most_bytes: int | None = None) -> by
     zlib.error: the data are damaged.
   """
   if most_bytes is None:
-    most_bytes = memory.total_bytes()
+    most_bytes = machine_memory.total_bytes()
   decompressor = zlib.decompressobj(format_bits)
   content = decompressor.decompress(data, most_bytes + 1)
   if len(content) > most_bytes:
@@ -322,7 +322,7 @@ def arrays(
       raise ValueError('it is no archive; save it with np.savez')
     with np.load(file) as archive:
       array_names = [name for name in kinds or names if name in archive]
-      memory.require_file_fits(path, _unpacked_bytes(archive, array_names))
+      machine_memory.require_file_fits(path, _unpacked_bytes(archive, array_names))
       for name in array_names:
         arrays_by_name[name] = _array(archive, name)
   if kinds:

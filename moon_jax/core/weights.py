@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from flax import traverse_util
 
-from moon_jax.core import files, memory
+from moon_jax.core import files, machine_memory
 from moon_jax.core.errors import UsageError, printable
 from moon_jax.core.outputs import WEIGHT_SUFFIXES
 from moon_jax.core.paths import expand
@@ -147,7 +147,7 @@ def _read_safetensors(path):
   from safetensors import safe_open
 
   files.require_regular(path)
-  memory.require_file_fits(path, files.size(path))
+  machine_memory.require_file_fits(path, files.size(path))
   with safe_open(path, 'numpy') as file:
     arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     return arrays, file.metadata() or {}

@@ -17,16 +17,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.core import files, memory
+from moon_jax.core import files, machine_memory
 from moon_jax.core.errors import KnobError, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
 from moon_jax.data import drawn_test, split_names
+from moon_jax.data.data_errors import DataError, listed, one_line
 from moon_jax.data.dataset import arrays_dataset
-from moon_jax.data.errors import DataError, listed, one_line
+from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import users
-from moon_jax.data.forms import Reading
 from moon_jax.data.split_names import TEST, TRAIN, VALIDATION
 
 ENDING = '.wav'
@@ -123,7 +123,7 @@ def load_audiofolder(
       f'{WINDOW_SECONDS} seconds; {flag("data.seconds", 1.0)} makes files longer.'
     )
   num_sounds = sum(map(len, sounds.values()))
-  memory.require_room(
+  machine_memory.require_room(
     'data.seconds',
     seconds,
     num_sounds * num_frames * mel_bands * np.dtype(np.float32).itemsize,

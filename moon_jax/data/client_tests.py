@@ -1,6 +1,6 @@
 """The examples that test one client: some of its own, or the user's test examples.
 
-The programs that test clients on them are in `building.client_tests`.
+The programs that test clients on them are in `building.client_test_programs`.
 """
 
 from collections.abc import Callable

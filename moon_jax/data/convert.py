@@ -79,16 +79,16 @@ def convert(argv: list[str]) -> str:
     _require_unused_knobs(config)
     config_lib.require_input_files([config])
   # Imported here: a mistake of the command line is answered before JAX is loaded.
-  from moon_jax.data import conversion, layouts
+  from moon_jax.data import dataset_files, layouts
 
   if config is None:
-    sizes = conversion.write_synthetic(out, values.synthetic)
+    sizes = dataset_files.write_synthetic(out, values.synthetic)
   else:
     options = catalog.options('data', config_lib.flatten(config))
     if out.suffix == '.npz':
-      return f'{out}: {conversion.write_npz(out, config.data.source, options)}'
+      return f'{out}: {dataset_files.write_npz(out, config.data.source, options)}'
     with layouts.hint_at_other_source(config.data.source, options.get('path', '')):
-      sizes = conversion.write_records(out, config.data.source, options)
+      sizes = dataset_files.write_records(out, config.data.source, options)
   return f'{out}: {len(sizes):,} clients with {sizes.sum():,} training examples'
 
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from moon_jax.core.flags import flag
 from moon_jax.core.types import Dataset, Form, Scale
-from moon_jax.data import forms, texts
-from moon_jax.data.errors import DataError, one_line
+from moon_jax.data import example_forms, texts
+from moon_jax.data.data_errors import DataError, one_line
+from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import users
-from moon_jax.data.forms import Reading
 from moon_jax.data.pixels import pixel_statistics, with_channels
 from moon_jax.data.scale import (
   different_scales,
@@ -94,9 +94,9 @@ def checked_dataset(
   if class_names == [*map(str, range(num_classes))]:  # also TFDS's for unnamed classes
     class_names = ()
   if form.content != 'levels':
-    statistics = forms.statistics_of_numbers(images[0], form)
+    statistics = example_forms.statistics_of_numbers(images[0], form)
     mean, std = statistics
-    forms.say_if_too_fine(data_flag, form, mean, std)
+    example_forms.say_if_too_fine(data_flag, form, mean, std)
   train, test, *validation = zip(images, labels, strict=True)
   data = make_dataset(
     name, train, test, num_classes, statistics, class_names, scale, form
@@ -136,7 +136,9 @@ def _check_pairs(data_flag, splits, num_classes):
 def _arranged_levels(data_flag, images, scale, form):
   """Pictures of all splits as grey levels, with their channels last."""
   return [
-    forms.arranged(grey_levels(array, scale), form, data_flag if number == 0 else '')
+    example_forms.arranged(
+      grey_levels(array, scale), form, data_flag if number == 0 else ''
+    )
     for number, array in enumerate(images)
   ]
 
@@ -148,15 +150,15 @@ def _arranged_numbers(data_flag, names, examples, form):
     DataError: a number is beyond the dtype, or a word beyond the vocabulary.
   """
   with one_line(f'{data_flag} cannot be kept on the device'):
-    stored, form = forms.as_stored(examples, form)
+    stored, form = example_forms.as_stored(examples, form)
   arranged = [
-    forms.arranged(array, form, data_flag if number == 0 else '')
+    example_forms.arranged(array, form, data_flag if number == 0 else '')
     for number, array in enumerate(stored)
   ]
-  form = forms.with_vocabulary(form, arranged[0])
+  form = example_forms.with_vocabulary(form, arranged[0])
   if form.content == 'words':
     for name, array in zip(names, arranged, strict=False):
-      if fault := forms.numbers_fault(name, array, form):
+      if fault := example_forms.numbers_fault(name, array, form):
         raise DataError(f'{data_flag}: {fault}.')
   return arranged, form
 
@@ -192,7 +194,7 @@ def arrays_dataset(
     encoded = texts.encode(data_flag, arrays[::2], text_options)
     arrays = _with_examples(arrays, encoded.splits)
     reading, words = encoded.reading, encoded.words
-  form = forms.form_of(data_flag, array_names[0], arrays[0], reading)
+  form = example_forms.form_of(data_flag, array_names[0], arrays[0], reading)
   if form.content != 'levels':
     return checked_dataset(
       data_flag,
@@ -214,7 +216,7 @@ def arrays_dataset(
     scale=scale,
     form=form,
   )
-  if notice := forms.notice_of(arrays[0], form):
+  if notice := example_forms.notice_of(arrays[0], form):
     print(f'{data_flag}: {array_names[0]}: {notice}', file=sys.stderr)
   for images_name, images in zip(array_names[::2], arrays[::2], strict=False):
     if line := narrow_line(f'{data_flag}: {images_name}', images, scale):
@@ -357,7 +359,7 @@ def split_fault(
       'save as many'
     )
   if form and form.content != 'levels':
-    fault = check_numbers and forms.numbers_fault(images_name, images, form)
+    fault = check_numbers and example_forms.numbers_fault(images_name, images, form)
     if fault:
       return fault
   elif scale and (fault := scale_fault(images_name, images, scale)):
@@ -376,7 +378,7 @@ def _shape_fault(images_name, images, form):
   if not form:
     fits, expected = images.ndim > 1, 'examples along the first axis'
   else:
-    fits, expected = forms.has_axes(images, form), '[M, H, W] or [M, H, W, C]'
+    fits, expected = example_forms.has_axes(images, form), '[M, H, W] or [M, H, W, C]'
     if form.axes:
       expected = f'[M, {", ".join(form.axes)}]'
   if fits and 0 not in images.shape[1:]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from moon_jax import __version__
-from moon_jax.core import activity, cache, files, paths
+from moon_jax.core import activity, files, paths, user_cache
 from moon_jax.core.types import Dataset, Form, Scale
 
 
@@ -75,7 +75,7 @@ def _path(folder, request):
     return None
   if not stats:
     return None
-  cache_folder = cache.room(cache.folder(), 'data')
+  cache_folder = user_cache.room(user_cache.folder(), 'data')
   if not cache_folder:
     return None
   state = [(path, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in stats]
@@ -102,4 +102,4 @@ def _write(path, dataset):
     stem = path.stem.rpartition('-')[0]
     for old_path in path.parent.glob(f'{glob.escape(stem)}-*'):
       old_path.unlink(missing_ok=True)
-    cache.add(path, lambda file: np.savez(file, **arrays))
+    user_cache.add(path, lambda file: np.savez(file, **arrays))

@@ -6,7 +6,7 @@ from moon_jax.core.errors import KnobError
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.shares import share_of
 from moon_jax.core.types import Dataset
-from moon_jax.data.rows import images_of_rows
+from moon_jax.data.pixels import images_of_rows
 
 
 def validation_split(

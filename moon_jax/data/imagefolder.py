@@ -4,7 +4,7 @@
   DOMAIN/CLASS/*    as DomainNet has them; each domain, such as a hospital or a site, is
                     a user
 
-`federated/folder.py` reads a folder of .npz files instead, one for each client.
+`federated/npz_folder.py` reads a folder of .npz files instead, one for each client.
 """
 
 import itertools
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.core import files, memory
+from moon_jax.core import files, machine_memory
 from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
@@ -28,10 +28,10 @@ from moon_jax.data import (
   pictures,
   split_names,
 )
+from moon_jax.data.data_errors import DataError, listed, one_line
 from moon_jax.data.dataset import arrays_dataset, checked_dataset
-from moon_jax.data.errors import DataError, listed, one_line
+from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import users
-from moon_jax.data.forms import Reading
 from moon_jax.data.picture_folders import ANNOTATIONS, ENDINGS, SplitFolders
 from moon_jax.data.pictures import common_mode, decode_picture
 
@@ -173,7 +173,7 @@ def _decode(folder, layout, reading):
     every_picture = itertools.chain.from_iterable(splits)
     mode = common_mode(files.contents(picture.path) for picture in every_picture)
   num_bytes = sum(map(len, splits)) * folder.side**2
-  memory.require_room('data.image_size', folder.side, num_bytes, 'the images')
+  machine_memory.require_room('data.image_size', folder.side, num_bytes, 'the images')
   first_image = _pixels(folder, splits.train[0].path, mode)
   arrays = []
   for split in splits:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from moon_jax.core import paths
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
-from moon_jax.data.errors import DataError
+from moon_jax.data.data_errors import DataError
 from moon_jax.data.pickles import UntrustedPickleError
 from moon_jax.data.picture_folders import ENDINGS
 

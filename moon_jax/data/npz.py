@@ -13,15 +13,15 @@ from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
 from moon_jax.data import texts
+from moon_jax.data.data_errors import DataError, listed, one_line
 from moon_jax.data.dataset import (
   ARRAY_NAMES,
   NUM_REQUIRED,
   USER_ARRAYS,
   arrays_dataset,
 )
-from moon_jax.data.errors import DataError, listed, one_line
+from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import users
-from moon_jax.data.forms import Reading
 
 # Our names of the arrays, and those that Keras and MedMNIST use.
 NAMINGS = (
@@ -63,7 +63,8 @@ def load_npz(
       normalize and range, the knobs of that name, which `data.convert` writes.
     range: numbers of black and white, 'LOW,HIGH'; '': as above. Of other data than
       pictures, the lowest and the highest number.
-    axes: axes of an example, such as 'TC' for signals; '': as `forms.form_of` says.
+    axes: axes of an example, such as 'TC' for signals; '': as
+      `example_forms.form_of` says.
     normalize: 'auto', 'none', 'per_channel' or 'per_feature'; but for 'auto' pictures,
       too, keep their numbers.
     tokenizer: see `texts.TextOptions`; the examples are text [M] then.

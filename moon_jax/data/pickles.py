@@ -10,7 +10,7 @@ import pickle
 from typing import Any
 
 from moon_jax.core.flags import flag
-from moon_jax.data.errors import DataError
+from moon_jax.data.data_errors import DataError
 
 # Folder/file -> MD5 of the file's content, from torchvision's datasets/cifar.py. Who
 # makes two files can give both one MD5. But nobody can make a file with the MD5 of a

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from moon_jax.core.errors import printable
 from moon_jax.core.flags import flag
 from moon_jax.data import split_names
-from moon_jax.data.errors import DataError, listed
+from moon_jax.data.data_errors import DataError, listed
 from moon_jax.data.split_names import TEST, TRAIN, VALIDATION
 
 # File endings that torchvision's ImageFolder takes for images; .jfif is JPEG too.

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from moon_jax.data.forms import Reading
+from moon_jax.data.example_forms import Reading
 
 FORMATS = ('PNG', 'JPEG', 'WEBP', 'BMP', 'PPM', 'TIFF')  # Pillow may try no others
 DEEP = 'I;16'  # Pillow's mode of grey pictures of 16 bits

@@ -10,10 +10,10 @@ from moon_jax import catalog
 from moon_jax.core.flags import flag
 from moon_jax.core.types import Dataset
 from moon_jax.data import layouts, overlap
+from moon_jax.data.data_errors import listed
 from moon_jax.data.dataset import registered_dataset
-from moon_jax.data.errors import listed
+from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import assembled, users
-from moon_jax.data.forms import Reading
 
 # Share of a split that may occur in training without a line: many data sets have a few
 # examples twice, or blank ones.

@@ -8,16 +8,16 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from moon_jax.core import files, memory
+from moon_jax.core import files, machine_memory
 from moon_jax.core.errors import KnobError, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
 from moon_jax.data import drawn_test, texts
+from moon_jax.data.data_errors import DataError, listed, one_line
 from moon_jax.data.dataset import arrays_dataset
-from moon_jax.data.errors import DataError, listed, one_line
+from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import assembled, users
-from moon_jax.data.forms import Reading
 from moon_jax.data.layouts import TABLE_SUFFIXES
 
 _SENTENCE_WORDS = 4  # as many words are rarely the name of a category
@@ -362,7 +362,7 @@ def _read(data_flag: str, path: pathlib.Path, *, has_texts: bool = False) -> Any
   # The libraries get an open file: they follow no name, and no path in a footer.
   with one_line(f'{owner} cannot be read'), files.opened(path) as file:
     if path.suffix == '.csv':
-      memory.require_file_fits(path, os.fstat(file.fileno()).st_size)
+      machine_memory.require_file_fits(path, os.fstat(file.fileno()).st_size)
       # 'None' and 'N/A' are texts like others.
       frame = pandas.read_csv(file, keep_default_na=not has_texts, na_values=[''])
     else:
@@ -385,7 +385,7 @@ def _parquet_frame(pandas: Any, path: pathlib.Path, file: BinaryIO) -> Any:
   parquet = assembled.package('table', 'pyarrow.parquet')
   metadata = parquet.read_metadata(file)
   num_numbers = metadata.num_rows * metadata.num_columns
-  memory.require_file_fits(path, num_numbers * np.dtype(np.float64).itemsize)
+  machine_memory.require_file_fits(path, num_numbers * np.dtype(np.float64).itemsize)
   file.seek(0)
   return pandas.read_parquet(file, engine='pyarrow')
 
@@ -489,11 +489,11 @@ def _require_room(data_flag: str, frame: Any, columns: _Columns) -> None:
   """Raises DataError if the memory cannot hold the numbers of all categories."""
   num_features = len(columns.feature_names)
   num_bytes = len(frame) * num_features * np.dtype(np.float64).itemsize
-  if num_bytes > memory.total_bytes():
+  if num_bytes > machine_memory.total_bytes():
     column = max(columns.categories, key=lambda name: len(columns.categories[name]))
     raise DataError(
       f'{data_flag}: {len(frame):,} rows of {num_features:,} features need '
-      f'{memory.compared(num_bytes)}; {printable(column)!r} of '
+      f'{machine_memory.compared(num_bytes)}; {printable(column)!r} of '
       f'{flag("data.categories")} has {len(columns.categories[column]):,} categories: '
       'leave it out.'
     )

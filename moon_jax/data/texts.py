@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from moon_jax.core import memory
+from moon_jax.core import machine_memory
 from moon_jax.core.errors import KnobError, UsageError, printable
 from moon_jax.core.flags import flag
-from moon_jax.data.errors import DataError
-from moon_jax.data.forms import Reading
+from moon_jax.data.data_errors import DataError
+from moon_jax.data.example_forms import Reading
 
 UNKNOWN = '[UNK]'  # word 0: whatever is not in the vocabulary, and an empty text
 NO_WORD = -1  # fills up short texts
@@ -93,7 +93,7 @@ def encode(
     length = min(max(map(len, numbers[0])), LONGEST_AUTO)
   dtype = np.int16 if len(words) < 2**15 else np.int32
   num_texts = sum(map(len, numbers))
-  memory.require_room(
+  machine_memory.require_room(
     'data.text_length',
     options.length,
     num_texts * length * np.dtype(dtype).itemsize,

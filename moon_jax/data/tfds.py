@@ -19,11 +19,11 @@ from moon_jax.core import files
 from moon_jax.core.errors import did_you_mean
 from moon_jax.core.flags import flag
 from moon_jax.core.types import Dataset
-from moon_jax.data import decoded, forms, texts, tfds_features
+from moon_jax.data import decoded, example_forms, texts, tfds_features
+from moon_jax.data.data_errors import DataError, one_line
 from moon_jax.data.dataset import arrays_dataset, checked_dataset
-from moon_jax.data.errors import DataError, one_line
+from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import users
-from moon_jax.data.forms import Reading
 from moon_jax.data.pixels import PIXEL_STATISTICS
 
 # TFDS stores these images lying on their side, as NIST does; here they are transposed.
@@ -151,7 +151,7 @@ def _decode(request, data_dir, prepare, announce):
   if chosen.are_texts:
     texts.require_no_other_reading(reading)
   if chosen.column_names:
-    reading = reading._replace(axes=forms.axes_of_columns(reading.axes))
+    reading = reading._replace(axes=example_forms.axes_of_columns(reading.axes))
   if client and client not in info.features:
     raise DataError(
       f'{flag("data.client", client)} is not among the features of {name!r}: '

@@ -10,7 +10,7 @@ from moon_jax.core import files
 from moon_jax.core.errors import did_you_mean, printable
 from moon_jax.core.flags import flag
 from moon_jax.data import texts
-from moon_jax.data.errors import DataError, listed
+from moon_jax.data.data_errors import DataError, listed
 from moon_jax.data.federated import assembled
 from moon_jax.data.pictures import decode_picture
 

@@ -17,8 +17,8 @@ from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
 from moon_jax.data import pickles
+from moon_jax.data.data_errors import DataError, one_line
 from moon_jax.data.dataset import checked_dataset
-from moon_jax.data.errors import DataError, one_line
 from moon_jax.data.pixels import PIXEL_STATISTICS
 
 _FASHION = (

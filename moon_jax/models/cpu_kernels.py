@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
-from moon_jax.core import cache
+from moon_jax.core import user_cache
 
 _FOLDER = pathlib.Path(__file__).parent
 _SOURCES = tuple(
@@ -100,7 +100,7 @@ def _build(compiler: list[str], library: pathlib.Path) -> None:
   key = hashlib.sha256(repr(circumstances).encode()).hexdigest()[:16]
   earlier_build = None
   if _cache_folder:
-    folder = cache.room(_cache_folder, 'kernels')
+    folder = user_cache.room(_cache_folder, 'kernels')
     earlier_build = folder and folder / f'cpu_kernels-{key}.so'
   if earlier_build and earlier_build.exists():
     library.write_bytes(earlier_build.read_bytes())
@@ -108,7 +108,7 @@ def _build(compiler: list[str], library: pathlib.Path) -> None:
   includes = [f'-I{folder}' for folder in (jax.ffi.include_dir(), _FOLDER)]
   run(*includes, *_SOURCES, '-o', library)
   if earlier_build:
-    cache.add(earlier_build, lambda file: file.write(library.read_bytes()))
+    user_cache.add(earlier_build, lambda file: file.write(library.read_bytes()))
 
 
 def are_for(x: jax.Array) -> bool:

@@ -17,7 +17,7 @@ from moon_jax.core.flags import flag
 from moon_jax.core.types import Form, Layers, Outputs, PyTree
 from moon_jax.models import initializers
 from moon_jax.models.convolution.direct import widened
-from moon_jax.models.layers_of import layers_of
+from moon_jax.models.layer_paths import layers_of
 
 # Largest change of results by filler, as a fraction; bfloat16 has 8 bits.
 _FILLER_TOLERANCE = 1e-2

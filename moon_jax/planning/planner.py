@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from moon_jax.core.keys import Purpose, host_rng
+from moon_jax.planning.attackers import attack_seeds
 from moon_jax.planning.batches import LocalWork, client_batches
-from moon_jax.planning.clients import attack_seeds
 from moon_jax.planning.lanes import LaneLayout, cut_into_segments
 from moon_jax.planning.packing import pack
 from moon_jax.planning.participation import Draw, Participation
@@ -269,7 +269,7 @@ class Planner:
       `Algorithm.second_training`; None without one.
     averaging: how the clients' models are averaged.
     client_facts: name -> [N, ...], what each client knows about its data, as
-      `clients.client_facts` returns it.
+      `client_facts.facts_of_clients` returns it.
   """
 
   seed: int

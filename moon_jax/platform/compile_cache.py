@@ -17,7 +17,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 from jax.stages import Compiled, Lowered
 
-from moon_jax.core import activity, cache, files
+from moon_jax.core import activity, files, user_cache
 from moon_jax.core.errors import RunError
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
@@ -66,7 +66,7 @@ def compiled(choice: str, compile_programs: Callable[[], Programs]) -> Programs:
     failure = error
   programs = compile_programs()  # raises again what is not the cache's fault
   reason = str(failure).partition('\n')[0]
-  cache.warn_once(f'compile cache {folder}: {type(failure).__name__}: {reason}')
+  user_cache.warn_once(f'compile cache {folder}: {type(failure).__name__}: {reason}')
   # JAX never replaces an entry: a damaged one would fail at every start.
   if not isinstance(failure, TimeoutError):  # of the lock, which another start holds
     _empty(folder)
@@ -103,7 +103,7 @@ def compile_in_turn(
 def _turn(program: Lowered) -> Iterator[None]:
   """Inside, this process has the lock of a program, if the disk has locks."""
   programs_folder = pathlib.Path(jax.config.jax_compilation_cache_dir)
-  folder = cache.room(programs_folder.parent, 'compiling')
+  folder = user_cache.room(programs_folder.parent, 'compiling')
   if folder is None:
     yield
     return
@@ -122,7 +122,7 @@ def _folder(choice: str) -> pathlib.Path | None:
   if choice in ('', OFF):  # earlier versions recorded ''
     return None
   if choice == AUTO:
-    return cache.folder()
+    return user_cache.folder()
   return expand(choice).absolute()
 
 
@@ -131,9 +131,9 @@ def _programs_folder(choice: str) -> pathlib.Path | None:
   if choice == AUTO and jax.config.jax_compilation_cache_dir:
     return None
   folder = _folder(choice)
-  programs_folder = folder and cache.room(folder, 'programs')
+  programs_folder = folder and user_cache.room(folder, 'programs')
   if programs_folder and (reason := _why_unusable(programs_folder)):
-    cache.warn_once(f'nothing is kept in {programs_folder}: {reason}')
+    user_cache.warn_once(f'nothing is kept in {programs_folder}: {reason}')
     return None
   return programs_folder
 

@@ -51,10 +51,10 @@ from moon_jax.core.errors import UsageError, print_or_help
 from moon_jax.core.flags import option
 from moon_jax.core.outputs import any_of, require_output
 from moon_jax.core.paths import expand
-from moon_jax.data.errors import one_line
+from moon_jax.data.data_errors import one_line
 from moon_jax.data.layouts import TABLE_SUFFIXES
 from moon_jax.data.picture_folders import ENDINGS
-from moon_jax.runner import layout
+from moon_jax.runner import run_files
 
 _SPLITS = ('test', 'train', 'validation')
 
@@ -72,7 +72,7 @@ def predict(values: flags.FlagValues) -> str:
   """
   source = expand(values.input)
   target = _target(values, source)
-  layout.require_run_or_weights(expand(values.workdir))
+  run_files.require_run_or_weights(expand(values.workdir))
   if not values.source:
     _require_input(source, values.input)
   if values.config is not None:
@@ -80,7 +80,7 @@ def predict(values: flags.FlagValues) -> str:
   # Imported here: a mistake is answered before JAX is loaded.
   from moon_jax.catalog.general import listed_words
   from moon_jax.metrics.classified import Classified
-  from moon_jax.predict import inference, inputs, table
+  from moon_jax.predict import inference, inputs, prediction_files
 
   trained = inference.load(
     values.workdir, client=values.client, round=cli.round_choice(values.round)
@@ -117,7 +117,7 @@ def predict(values: flags.FlagValues) -> str:
   if target.suffix == '.npz':
     _write_arrays(target, predictions, model.class_names)
   else:
-    table.write_predictions(
+    prediction_files.write_predictions(
       target, images.names, classified, class_names, has_labels=has_labels
     )
   which = 'the global model'
@@ -132,7 +132,7 @@ def predict(values: flags.FlagValues) -> str:
   if not has_labels or target.suffix == '.npz':
     return line
   confusion_file = target.with_name(f'{target.stem}_confusion.csv')
-  table.write_confusion(confusion_file, classified.confusion, class_names)
+  prediction_files.write_confusion(confusion_file, classified.confusion, class_names)
   # Imported here: only labelled examples need matplotlib.
   from moon_jax.runner import plots
 
@@ -143,7 +143,7 @@ def predict(values: flags.FlagValues) -> str:
     model.class_names,
     unit=noun,
   )
-  scores = table.scores(classified, listed_words(trained.config.metrics))
+  scores = prediction_files.scores(classified, listed_words(trained.config.metrics))
   listed_scores = ', '.join(f'{name} {score:.4f}' for name, score in scores.items())
   return f'{line}; {listed_scores}; confusion matrix: {confusion_file} and .png'
 

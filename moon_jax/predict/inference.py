@@ -20,8 +20,8 @@ from moon_jax.building.data import (
   load_data,
   with_one_client_if_centralized,
 )
-from moon_jax.building.freezing import FreezingOptions, with_frozen
 from moon_jax.building.initial_weights import with_initial_weights
+from moon_jax.building.layer_training import FreezingOptions, with_frozen
 from moon_jax.building.network import NetworkOptions, make_network
 from moon_jax.core import client_names, files, weights
 from moon_jax.core.errors import NoCheckpointError, UsageError
@@ -29,9 +29,9 @@ from moon_jax.core.flags import option
 from moon_jax.core.outputs import MODEL_SUFFIXES, WEIGHT_SUFFIXES, any_of
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Form, Outputs, PyTree, Scale
-from moon_jax.data import forms, pickles, sources, texts
-from moon_jax.data.device import normalise
-from moon_jax.data.errors import one_line
+from moon_jax.data import example_forms, pickles, sources, texts
+from moon_jax.data.data_errors import one_line
+from moon_jax.data.device_split import normalise
 from moon_jax.data.scale import (
   FEW_LEVELS,
   grey_levels,
@@ -47,7 +47,7 @@ from moon_jax.data.scale import (
 from moon_jax.platform import client_memory, devices
 from moon_jax.predict import exported
 from moon_jax.round import evaluation
-from moon_jax.runner import checkpoint, client_file, layout, run_directory
+from moon_jax.runner import checkpoint, client_file, run_directory, run_files
 
 
 class Predictions(NamedTuple):
@@ -174,7 +174,7 @@ class Trained:
     """
     if self.form.content != 'levels':
       raise UsageError(
-        f'The {forms.plural(self.form)} of this model are no grey levels: use '
+        f'The {example_forms.plural(self.form)} of this model are no grey levels: use '
         'examples(arrays).'
       )
     return as_batch(images, self.image_shape, self.scale, self.form)
@@ -259,7 +259,7 @@ class Trained:
     images = data.test_images
     if self.scale:
       images = numbers_of(images, self.scale)
-    return forms.as_in_source(images, self.form), data.test_labels
+    return example_forms.as_in_source(images, self.form), data.test_labels
 
   def save(self, path: str | pathlib.Path) -> None:
     """Writes the model to a file that other programs read.
@@ -340,7 +340,7 @@ def _from_run_directory(
 ) -> Trained:
   """The model in a checkpoint."""
   saved = _read_saved_config(workdir)
-  layout.require_plain_path(workdir)
+  run_files.require_plain_path(workdir)
   class_counts, names = _read_partition(workdir)
   num_classes = class_counts.shape[1]
   config, network = _config_and_network(workdir, saved, num_classes)
@@ -449,7 +449,7 @@ def _config_and_network(
     raise NoCheckpointError(
       f'{config_file} is damaged: mean and std must be of each channel.'
     )
-  if not forms.is_valid(form, shape):
+  if not example_forms.is_valid(form, shape):
     raise NoCheckpointError(f'{config_file} is damaged: {tuple(form)} is no form.')
   scale = _scale(images)
   if scale and not is_valid_scale(scale):
@@ -486,19 +486,23 @@ def as_numbers(arrays: np.ndarray, shape: tuple[int, ...], form: Form) -> np.nda
       empty.
   """
   arrays = np.asarray(arrays)
-  name = f'The array of {forms.plural(form)}'
-  if fault := forms.numbers_fault(name, arrays, form):
+  name = f'The array of {example_forms.plural(form)}'
+  if fault := example_forms.numbers_fault(name, arrays, form):
     raise UsageError(f'{fault}.')
-  batch = forms.arranged(arrays, form) if forms.has_axes(arrays, form) else arrays
+  batch = (
+    example_forms.arranged(arrays, form)
+    if example_forms.has_axes(arrays, form)
+    else arrays
+  )
   if batch.shape[1:] != shape or not len(batch):
-    expected = forms.as_in_source(np.empty((1, *shape), bool), form).shape[1:]
+    expected = example_forms.as_in_source(np.empty((1, *shape), bool), form).shape[1:]
     sizes = ', '.join(map(str, expected))
     raise UsageError(
       f'{name} has shape {arrays.shape}; this network needs [M, {sizes}], M >= 1.'
     )
-  # Every number keeps its value, as in training; see `forms.as_stored`.
+  # Every number keeps its value, as in training; see `example_forms.as_stored`.
   try:
-    (batch,), _ = forms.as_stored([batch], form)
+    (batch,), _ = example_forms.as_stored([batch], form)
   except OverflowError as error:
     raise UsageError(f'{name}: {error}.') from None
   return batch
@@ -533,7 +537,11 @@ def as_batch(
       f'{words_of(scale)}. Convert them to these.'
     )
   images = grey_levels(images, scale)
-  batch = forms.arranged(images, form) if forms.has_axes(images, form) else images
+  batch = (
+    example_forms.arranged(images, form)
+    if example_forms.has_axes(images, form)
+    else images
+  )
   if batch.ndim != 4 or batch.shape[1:] != shape or not len(batch):
     sizes = ', '.join(map(str, shape if shape[2] > 1 else shape[:2]))
     raise UsageError(
@@ -584,7 +592,7 @@ def _read_saved_config(workdir: pathlib.Path) -> run_directory.Record:
   path = workdir / run_directory.CONFIG
   saved = files.read_json(path)
   if saved is None:
-    raise layout.no_run(workdir)
+    raise run_files.no_run(workdir)
   if missing := {'config', 'data_digest', 'images'} - set(saved):
     raise NoCheckpointError(
       f'{path} is not what this version writes: it lacks {sorted(missing)}.'
@@ -594,9 +602,9 @@ def _read_saved_config(workdir: pathlib.Path) -> run_directory.Record:
 
 def _read_partition(workdir: pathlib.Path) -> tuple[np.ndarray, list[str] | None]:
   """[N, Y] training examples of each client and class; the clients' names, if any."""
-  path = workdir / layout.PARTITION
+  path = workdir / run_files.PARTITION
   with one_line(f'{path} cannot be read'):
-    class_counts = files.arrays(path, kinds=layout.PARTITION_KINDS)['class_counts']
+    class_counts = files.arrays(path, kinds=run_files.PARTITION_KINDS)['class_counts']
     names = client_names.saved_names(path)
     if names is not None and len(names) != len(class_counts):
       raise ValueError(f'{len(names)} names of {len(class_counts)} clients')

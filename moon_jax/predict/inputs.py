@@ -17,14 +17,14 @@ from moon_jax.core.flags import option
 from moon_jax.core.outputs import any_of
 from moon_jax.core.paths import walk
 from moon_jax.core.types import Form, Scale
-from moon_jax.data import forms, table
+from moon_jax.data import example_forms, table
 from moon_jax.data.audiofolder import (
   ENDING,
   read_sound,
   seconds_of,
   spectrograms,
 )
-from moon_jax.data.errors import listed, one_line
+from moon_jax.data.data_errors import listed, one_line
 from moon_jax.data.layouts import TABLE_SUFFIXES
 from moon_jax.data.picture_folders import ENDINGS
 from moon_jax.data.pictures import DEEP, decode_picture
@@ -399,4 +399,4 @@ def _has_deep_pictures(model):
 
 def _numbers(levels, model):
   numbers = numbers_of(levels, model.scale) if model.scale else levels
-  return forms.as_in_source(numbers, model.form)
+  return example_forms.as_in_source(numbers, model.form)

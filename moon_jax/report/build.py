@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from moon_jax.core.errors import UsageError, printable
 from moon_jax.report import (
   charts,
-  files,
   groups,
   models,
   paper,
   pivot,
+  report_files,
   results,
   sections,
 )
@@ -25,14 +25,16 @@ def write_report(request: Request) -> None:
   Raises:
     UsageError: no run is left, or the folder cannot be written or holds something else.
   """
-  files.files_of_last_report(request.out)  # refuses a folder of others before it works
+  report_files.files_of_last_report(
+    request.out
+  )  # refuses a folder of others before it works
   report = collect(request)
   print(f'drawing {len(report.charts)} figures')
-  files.write(request.out, report)
-  print(f'{report.summary}\nreport: {printable(str(request.out / files.PAGE))}')
+  report_files.write(request.out, report)
+  print(f'{report.summary}\nreport: {printable(str(request.out / report_files.PAGE))}')
 
 
-def collect(request: Request) -> files.Report:
+def collect(request: Request) -> report_files.Report:
   """The content of a report."""
   notes: list[str] = []
 
@@ -63,7 +65,7 @@ def collect(request: Request) -> files.Report:
     sections.runs(runs, groups.varying(runs)),
   ]
   all_charts = [chart for section in report_sections for chart in section.charts]
-  return files.Report(
+  return report_files.Report(
     summary=f'finished runs: {len(finished)} of {len(runs)}; series: '
     f'{len(all_results)}; settings: {len(settings)}.',
     common=groups.common(finished),

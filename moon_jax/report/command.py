@@ -61,7 +61,7 @@ from moon_jax.report.request import (
   Request,
   Target,
 )
-from moon_jax.runner import layout
+from moon_jax.runner import run_files
 
 # Flag -> what `cli.read_flags` takes it for.
 _COMPARE_FLAGS = {'target': str, 'config': list}
@@ -145,7 +145,7 @@ def check(request: Request) -> None:
   _require_known_names(request)
   if request.features not in ((FIRST,), (ALL,), (NONE,)):
     for word in request.features:
-      if not os.path.isfile(expand(word) / layout.CONFIG):
+      if not os.path.isfile(expand(word) / run_files.CONFIG):
         words = option('features', word)
         raise UsageError(f'{words} is not among the finished runs.')
 

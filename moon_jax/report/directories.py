@@ -7,7 +7,7 @@ from typing import NamedTuple
 from moon_jax import config as config_lib
 from moon_jax.core import files, paths
 from moon_jax.core.errors import RunError
-from moon_jax.runner import layout
+from moon_jax.runner import run_files
 
 
 def run_directories(
@@ -21,7 +21,7 @@ def run_directories(
   """
   for folder, subfolders, file_names in paths.walk(root, on_error=on_error):
     subfolders.sort()
-    if layout.CONFIG in file_names:
+    if run_files.CONFIG in file_names:
       subfolders.clear()
       yield pathlib.Path(folder)
 
@@ -44,7 +44,7 @@ def recorded_names(roots: Iterable[pathlib.Path]) -> RecordedNames:
   for root in roots:
     for path in run_directories(root):
       try:
-        saved = files.read_json(path / layout.CONFIG) or {}
+        saved = files.read_json(path / run_files.CONFIG) or {}
       except RunError:
         continue  # the report says that it is damaged
       knobs = config_lib.flatten(saved.get('config', {}))

@@ -17,7 +17,7 @@ from moon_jax.core.errors import RunError, UsageError
 from moon_jax.report.directories import run_directories
 from moon_jax.report.escaping import escaped
 from moon_jax.report.naming import Value
-from moon_jax.runner import layout
+from moon_jax.runner import run_files
 
 # The value in runs that are older than the knob; its default today is 'auto'.
 _BEFORE_THE_KNOB = {'server_optimizer.learning_rate': 1.0}
@@ -99,13 +99,13 @@ class Run:
 
   def class_counts(self) -> np.ndarray | None:
     """[N, Y] training examples of each client and class; None if not recorded."""
-    arrays = read_arrays(self.path / layout.PARTITION, layout.PARTITION_KINDS)
+    arrays = read_arrays(self.path / run_files.PARTITION, run_files.PARTITION_KINDS)
     return None if arrays is None else arrays['class_counts']
 
   def client_names(self) -> list[str]:
     """[N] names of the clients; [] if they are numbered."""
     try:
-      names = client_names.saved_names(self.path / layout.PARTITION)
+      names = client_names.saved_names(self.path / run_files.PARTITION)
     except Exception:  # reading can raise any error
       return []
     return escaped(names or [])
@@ -153,21 +153,21 @@ def find(roots: Iterable[pathlib.Path], note: Note) -> list[Run]:
 
 
 def _read(path: pathlib.Path) -> Run:
-  provenance = escaped(files.read_json(path / layout.CONFIG) or {})
+  provenance = escaped(files.read_json(path / run_files.CONFIG) or {})
   registered = provenance.get('registered', ())
   with catalog.with_described(registered):  # only for this run
     knobs = config_lib.with_defaults(_BEFORE_THE_KNOB | _recorded_knobs(provenance))
     used_knobs = frozenset(config_lib.used_knobs(knobs))
     identity = config_lib.identity(knobs)
     test_metrics = tuple(catalog.listed('metric', knobs))
-  rounds = files.read_lines(path / layout.METRICS)
+  rounds = files.read_lines(path / run_files.METRICS)
   return Run(
     path=path,
     knobs=knobs,
     used_knobs=used_knobs,
     identity=identity | {'data_digest': provenance.get('data_digest', '')},
     rounds=rounds,
-    timings=files.read_lines(path / layout.TIMINGS),
+    timings=files.read_lines(path / run_files.TIMINGS),
     ending=_ending(path, rounds),
     provenance=provenance,
     test_metrics=test_metrics,
@@ -194,7 +194,7 @@ def _ending(path: pathlib.Path, rounds: list[Record]) -> Ending:
   if None in rounds[-1].values():
     return Ending.DIVERGED
   # If a run was continued, its summary is older than its last round.
-  summary = files.read_json(path / layout.SUMMARY) or {}
+  summary = files.read_json(path / run_files.SUMMARY) or {}
   is_complete = summary.get('rounds') == rounds[-1]['round']
   return Ending.FINISHED if is_complete else Ending.UNFINISHED
 

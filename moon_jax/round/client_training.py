@@ -13,7 +13,7 @@ from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, for_purpose
 from moon_jax.core.types import Batch, ClientMetrics, PyTree, Scalars, Task, Upload
-from moon_jax.data.device import TrainSplit
+from moon_jax.data.device_split import TrainSplit
 from moon_jax.models import Network
 from moon_jax.planning.plan import Cohort, LaneSchedule
 

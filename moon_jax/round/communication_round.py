@@ -16,7 +16,7 @@ from moon_jax.algorithms.base import Algorithm
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
 from moon_jax.core.types import ClientMetrics, PyTree, Scalars, Server, State, Uploads
-from moon_jax.data.device import TrainSplit
+from moon_jax.data.device_split import TrainSplit
 from moon_jax.planning.plan import DevicePlan
 from moon_jax.round import aggregation
 from moon_jax.round.client_training import Finished, Work
@@ -37,7 +37,7 @@ def make_round(
 
   Args:
     algorithm: its pure functions.
-    train: trains a cohort, and makes what is sent; see `lanes.cohort_training`.
+    train: trains a cohort, and makes what is sent; see `make_cohort_training`.
     num_clients: N.
     train_personal: trains the cohort as `algorithm.second_training` says, if there is
       one; see `second_training.make_second_training`.

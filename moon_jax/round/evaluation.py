@@ -1,7 +1,7 @@
 """Tests models: exactly, on a test set of any size. Pure.
 
 It counts; `runner.round_records.test_record` divides. Which models are tested, and when
-the host takes part, is in `runner.evaluation`.
+the host takes part, is in `runner.model_tests`.
 """
 
 import math
@@ -14,7 +14,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from moon_jax.algorithms import losses
 from moon_jax.core.types import LANES, Outputs, PyTree
-from moon_jax.data.device import DeviceSplit
+from moon_jax.data.device_split import DeviceSplit
 
 BATCH_SIZE = 500
 

@@ -14,7 +14,7 @@ def make_second_training(
 
   Args:
     second: the training.
-    train: trains a cohort by `second.algorithm`; see `lanes.cohort_training`.
+    train: trains a cohort by `second.algorithm`; see `make_cohort_training`.
   """
 
   def train_again(work: Work) -> Finished:

@@ -34,7 +34,7 @@ from moon_jax.platform import hosts
 from moon_jax.runner import client_file
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.client_file import ClientFile
-from moon_jax.runner.records import Records
+from moon_jax.runner.record_files import Records
 from moon_jax.runner.round_records import Record, is_column_name, terms
 from moon_jax.runner.rounds import Round, is_due
 from moon_jax.runner.run_directory import Hold, stop_entries

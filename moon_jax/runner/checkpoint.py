@@ -2,10 +2,10 @@
 
 A checkpoint is a folder whose name is a number of completed rounds. It holds the state,
 as `default`, and the manifest. It is written under another name and renamed when it is
-whole, so a crash never leaves half a checkpoint, or one that cannot be verified. It is
-written, read and verified by `saved_state` (`saved_state.find_damage`). With a client
-store the state is the server's, and an index says where the clients' memories are in
-the file that all checkpoints share.
+whole, so a crash never leaves half a checkpoint, or one that cannot be verified.
+`checkpoint_folder` writes, reads and verifies it (`checkpoint_folder.find_damage`).
+With a client store the state is the server's, and an index says where the clients'
+memories are in the file that all checkpoints share.
 
 `best-12` is such a folder too: the state of the best round so far, if it is kept. It is
 written with the next checkpoint, before it. For each checkpoint that stays, the best
@@ -31,7 +31,7 @@ from moon_jax.core import files, tree
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.flags import flag, option
 from moon_jax.core.types import PyTree, State
-from moon_jax.runner import client_store, saved_state
+from moon_jax.runner import checkpoint_folder, client_store
 from moon_jax.runner.client_store import ClientStore, Index
 
 _NUM_CHECKPOINTS = 2  # that stay after a save
@@ -185,7 +185,7 @@ class Checkpoints:
     partial = _partial(folder)
     if self._store:
       self._store.bytes_reserved = functools.partial(
-        _bytes_missing, partial, saved_state.bytes_needed(state)
+        _bytes_missing, partial, checkpoint_folder.bytes_needed(state)
       )
       self._store.flush()
     try:
@@ -193,11 +193,11 @@ class Checkpoints:
       # anew.
       os.mkdir(partial.name, dir_fd=self._descriptor)
       os.stat(partial)
-      saved_state.save(partial, state, content.index, content.entries)
+      checkpoint_folder.save(partial, state, content.index, content.entries)
       self._rename(partial, folder)
     except Exception as error:  # orbax raises errors of many classes
-      cause = saved_state.cause_of_failed_save(
-        error, partial, saved_state.bytes_needed(state)
+      cause = checkpoint_folder.cause_of_failed_save(
+        error, partial, checkpoint_folder.bytes_needed(state)
       )
       shutil.rmtree(partial, ignore_errors=True)
       raise files.failure(folder, cause) from error
@@ -220,15 +220,15 @@ class Checkpoints:
         format or another state.
     """
     for folder in self._folders():
-      self._indices[folder.name] = saved_state.index_of(folder)
+      self._indices[folder.name] = checkpoint_folder.index_of(folder)
     # The store may have to write the memories of a checkpoint without an index.
     self._protect_memories(self._folders())
     for folder in folders(self._directory):
-      reason = saved_state.find_damage(folder, int(folder.name))
+      reason = checkpoint_folder.find_damage(folder, int(folder.name))
       if not reason:
         state, reason = self._load(folder, self._indices[folder.name], first)
       if not reason:
-        self.manifest = files.read_json(folder / saved_state.MANIFEST)
+        self.manifest = files.read_json(folder / checkpoint_folder.MANIFEST)
         self._find_best(int(folder.name))
         self._remove_older()
         self._protect_memories(self._folders())
@@ -249,12 +249,12 @@ class Checkpoints:
       if _round_of(folder) > completed_rounds:
         self._remove(folder)
         continue
-      reason = saved_state.find_damage(folder, _round_of(folder))
+      reason = checkpoint_folder.find_damage(folder, _round_of(folder))
       index = self._indices.get(folder.name)
       if index and self._store and not reason:
         reason = self._store.find_damage(index)
       if not reason:
-        self.best_manifest = files.read_json(folder / saved_state.MANIFEST)
+        self.best_manifest = files.read_json(folder / checkpoint_folder.MANIFEST)
         return
       self._set_aside(folder, reason)
 
@@ -265,7 +265,7 @@ class Checkpoints:
     """
     store = self._store
     if index and store:
-      state = saved_state.load(folder, first._replace(clients=()))
+      state = checkpoint_folder.load(folder, first._replace(clients=()))
       reason = store.find_damage(index)
       if not reason:
         store.restore(index)
@@ -438,8 +438,8 @@ def newest(
   """
   only_client = slice(client, client + 1)
   for folder in chosen_folders(directory, round_choice):
-    if not saved_state.find_damage(folder, _round_of(folder)):
-      index = saved_state.index_of(folder)
+    if not checkpoint_folder.find_damage(folder, _round_of(folder)):
+      index = checkpoint_folder.index_of(folder)
       state, reason = _read(folder, index, template, only_client, first_memory)
       if not reason:
         return state
@@ -457,9 +457,9 @@ def _read(folder, index, template, chosen_clients, first_memory):
     first_memory: makes the memory of a client before its first round.
   """
   if not index:
-    state = saved_state.load(folder, template)
+    state = checkpoint_folder.load(folder, template)
     return state._replace(clients=tree.gather(state.clients, chosen_clients)), ''
-  state = saved_state.load(folder, template._replace(clients=()))
+  state = checkpoint_folder.load(folder, template._replace(clients=()))
   num_clients = _num_clients(template)
   clients = np.arange(num_clients)[chosen_clients]
   index = index.for_clients(clients)

@@ -31,7 +31,7 @@ import numpy as np
 from moon_jax.core import files
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.flags import flag
-from moon_jax.runner.layout import CLIENTS
+from moon_jax.runner.run_files import CLIENTS
 
 _FIRST_CELLS = ['round', 'number']
 _SIZES = ('training_examples', 'test_examples')

@@ -8,7 +8,7 @@ import numpy as np
 
 from moon_jax.building.experiment import Experiment
 from moon_jax.runner.client_file import Columns
-from moon_jax.runner.evaluation import Tested
+from moon_jax.runner.model_tests import Tested
 
 _NONE = np.zeros(0, np.int64)
 _NOTHING: Mapping[str, np.ndarray] = {}

@@ -23,7 +23,7 @@ from moon_jax.config.cli import Request
 from moon_jax.core import activity, files, tree
 from moon_jax.core.errors import NoCheckpointError, printable
 from moon_jax.core.types import State
-from moon_jax.data import forms
+from moon_jax.data import example_forms
 from moon_jax.models import cpu_kernels
 from moon_jax.platform import hosts
 from moon_jax.runner import client_file, run_directory
@@ -215,7 +215,7 @@ class Console(Callback):
     images = experiment.tests.examples.images
     shape = 'x'.join(map(str, images.shape[1:]))
     form = experiment.data.form
-    noun = 'images' if form.kind == 'picture' else forms.plural(form)
+    noun = 'images' if form.kind == 'picture' else example_forms.plural(form)
     if form.content != 'levels':
       num_bytes = experiment.data.train.examples.images.nbytes + images.nbytes
       self.say(

@@ -38,14 +38,14 @@ from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.client_file import ClientFile
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.console import Console
-from moon_jax.runner.layout import CLIENTS
 from moon_jax.runner.metric_callbacks import with_metrics
 from moon_jax.runner.profiling import Profiler
-from moon_jax.runner.records import Records
+from moon_jax.runner.record_files import Records
 from moon_jax.runner.round_records import Record, SummaryOptions
 from moon_jax.runner.rounds import Round, Rounds
 from moon_jax.runner.run_directory import InputDigests
-from moon_jax.runner.signals import Stop
+from moon_jax.runner.run_files import CLIENTS
+from moon_jax.runner.stop_requests import Stop
 
 
 def run(

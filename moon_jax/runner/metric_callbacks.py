@@ -8,9 +8,9 @@ import numpy as np
 from moon_jax import catalog
 from moon_jax.core import files
 from moon_jax.runner.callbacks import Callback, Logger, Run, rounds_between_saves
-from moon_jax.runner.layout import CONFUSION, CONFUSION_KINDS
 from moon_jax.runner.round_records import UNDEFINED, Record
 from moon_jax.runner.rounds import Round, is_due
+from moon_jax.runner.run_files import CONFUSION, CONFUSION_KINDS
 
 # Array of CONFUSION -> its picture, and which models it is of, on which tests.
 _PICTURES = {

@@ -24,8 +24,8 @@ from moon_jax.planning.plan import RoundPlan
 from moon_jax.round.evaluation import Score
 from moon_jax.round.traffic import Traffic
 from moon_jax.runner.clock import PHASES
-from moon_jax.runner.evaluation import Tested
 from moon_jax.runner.measures import Measured
+from moon_jax.runner.model_tests import Tested
 
 Record = dict[str, Any]
 _NOTHING_MEASURED = types.MappingProxyType({})

@@ -27,14 +27,14 @@ from concurrent import futures
 import jax
 import numpy as np
 
-from moon_jax.building import client_tests, fine_tuning, programs
+from moon_jax.building import client_test_programs, fine_tuning, programs
 from moon_jax.building.experiment import Experiment
 from moon_jax.core import activity, tree
 from moon_jax.core.types import ClientMetrics, PyTree, State
-from moon_jax.data.device import TrainSplit
+from moon_jax.data.device_split import TrainSplit
 from moon_jax.planning.plan import LaneSchedule, RoundPlan
 from moon_jax.platform import compile_cache, hosts
-from moon_jax.runner import client_records, evaluation
+from moon_jax.runner import client_records, model_tests
 from moon_jax.runner.ahead import CompilerAhead
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock, timing_record
@@ -139,7 +139,7 @@ class _DispatchedRound:
   clock: Clock
   state: State
   metrics: ClientMetrics
-  tested: evaluation.Tested | None
+  tested: model_tests.Tested | None
 
 
 def _print_nothing(text: str, end: str = '\n') -> None:
@@ -230,12 +230,12 @@ class Rounds:
     )
     test_clients = None
     if experiment.tests.of_clients:
-      test_clients = client_tests.compiled(experiment, state)
+      test_clients = client_test_programs.compiled(experiment, state)
     test_fine_tuned = {
       column: fine_tuning.compiled(experiment, state, tuning)
       for column, tuning in fine_tuning.tunings(experiment).items()
     }
-    host_tests = evaluation.HostTestPrograms(
+    host_tests = model_tests.HostTestPrograms(
       evaluate=compiled.evaluate, of_clients=test_clients, fine_tuned=test_fine_tuned
     )
     return compiled, host_tests
@@ -380,7 +380,7 @@ class Rounds:
       if self._is_tested(packed.index) and not self._host_tests:
         tests = self._experiment.tests
         score = self._programs.evaluate(state, tests.examples, tests.validation, None)
-        tested = evaluation.Tested(score)
+        tested = model_tests.Tested(score)
     return _DispatchedRound(
       index=packed.index,
       plan=packed.plan,
@@ -411,7 +411,7 @@ class Rounds:
       if next_packed and self._host_test_programs.fine_tuned:
         next_packed.result()  # fine-tuning reads the data on the disk too
       with activity.doing(f'testing {position}'):
-        tested = evaluation.evaluate(
+        tested = model_tests.evaluate(
           self._experiment,
           self._host_test_programs,
           state,
@@ -421,7 +421,7 @@ class Rounds:
         )
     with activity.doing(f'testing {position}'):
       if tested and self._measures and not tested.measured:
-        tested = evaluation.tested_models(tested.score, self._measures)
+        tested = model_tests.tested_models(tested.score, self._measures)
       tested = jax.device_get(tested)
     client_numbers = {}
     if tested:

@@ -23,10 +23,10 @@ from moon_jax.core import files, paths
 from moon_jax.core.errors import KnobError, NoCheckpointError, UsageError
 from moon_jax.core.flags import option
 from moon_jax.core.types import Form
-from moon_jax.runner import layout, provenance
 from moon_jax.runner import lease as lease_lib
-from moon_jax.runner.layout import CONFIG, METRICS, PARTITION, SUMMARY, TIMINGS
+from moon_jax.runner import provenance, run_files
 from moon_jax.runner.round_records import Record
+from moon_jax.runner.run_files import CONFIG, METRICS, PARTITION, SUMMARY, TIMINGS
 
 LOCK = '.lock'
 # A run writes these in place; it replaces all its other files.
@@ -65,7 +65,7 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> list[str]:
     UsageError: it holds another experiment, or a link through which a run would write.
     NoCheckpointError: a file of the run there is damaged, or config.json is lost.
   """
-  layout.require_plain_path(workdir)
+  run_files.require_plain_path(workdir)
   _require_no_link(workdir)
   saved = files.read_json(workdir / CONFIG)
   has_begun = (workdir / METRICS).exists() or list(workdir.glob('checkpoints/*'))

@@ -49,9 +49,9 @@ from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.core.flags import flag, option
 from moon_jax.core.paths import expand
-from moon_jax.runner import layout
-from moon_jax.runner.signals import Stop
-from moon_jax.sweeps.runs import SweepRun, sweep_runs
+from moon_jax.runner import run_files
+from moon_jax.runner.stop_requests import Stop
+from moon_jax.sweeps.planned_runs import SweepRun, sweep_runs
 
 
 def main(argv: list[str], stop: Stop) -> int:
@@ -124,7 +124,7 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
     config_lib.require_input_files(
       run.request.config
       for run in request.runs
-      if not (run.request.workdir / layout.SUMMARY).exists()
+      if not (run.request.workdir / run_files.SUMMARY).exists()
     )
   from moon_jax.platform import cores, devices
   from moon_jax.report import __main__ as report

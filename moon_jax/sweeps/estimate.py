@@ -10,8 +10,8 @@ from moon_jax import config as config_lib
 from moon_jax.core import files, paths
 from moon_jax.core.errors import NoCheckpointError
 from moon_jax.runner import clock, provenance, run_directory
+from moon_jax.sweeps.planned_runs import SweepRun
 from moon_jax.sweeps.running import state_of, unfinished_runs
-from moon_jax.sweeps.runs import SweepRun
 
 # Knobs that another run must share with a run of a sweep to predict its time.
 _KNOBS_OF_COSTS = (

@@ -27,8 +27,8 @@ from moon_jax.core.types import Dataset
 from moon_jax.platform import compile_cache, devices
 from moon_jax.runner import loggers, loop, run_directory
 from moon_jax.runner.console import SILENT_SECONDS, duration
-from moon_jax.runner.signals import Stop, StoppedError
-from moon_jax.sweeps.runs import SweepRun
+from moon_jax.runner.stop_requests import Stop, StoppedError
+from moon_jax.sweeps.planned_runs import SweepRun
 
 LOGS = 'jobs'  # the folder of the processes' output
 FINISHED = 'finished'

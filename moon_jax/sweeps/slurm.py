@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.core.flags import option
-from moon_jax.sweeps.runs import SweepRun
+from moon_jax.sweeps.planned_runs import SweepRun
 
 SCRIPT = 'sweep.sbatch'
 _TEXT = """#!/bin/bash

@@ -9,7 +9,7 @@ from moon_jax.algorithms import prototypes
 from moon_jax.algorithms.fedproc import prototype_loss
 from moon_jax.algorithms.prototypes import ClassSums, Prototypes
 from moon_jax.core.types import Batch, Outputs, Server, Task, Upload
-from moon_jax.data import device
+from moon_jax.data import device_split
 from tests import reference, world
 from tests.selection import few
 
@@ -169,7 +169,7 @@ def cohort_split_of(plans):
     ]
     ends = np.cumsum([len(rows) for rows in rows_of_slot])
     rows = jnp.concatenate(rows_of_slot)
-    return device.TrainSplit(
+    return device_split.TrainSplit(
       examples=split.examples,
       rows_by_owner=rows,
       offsets=jnp.array([0, *ends], jnp.int32),

@@ -11,7 +11,7 @@ import pytest
 
 from moon_jax import catalog, config, models
 from moon_jax.algorithms.prototypes import ClassSums
-from moon_jax.catalog import parts
+from moon_jax.catalog import entries
 from moon_jax.core.types import Form, Layers, Server
 from moon_jax.models import convolution
 
@@ -160,10 +160,10 @@ def test_the_forms_of_convolutions_are_those_that_there_are():
 
 
 def test_messages_of_rules_keep_the_case_of_words():
-  check = parts.check_of(
+  check = entries.check_of(
     [
-      parts.Rule('data.path', parts.exactly('/Data/A.npz'), 'model', 'MyNet'),
-      parts.Rule('switch', parts.exactly(False), 'data.path'),
+      entries.Rule('data.path', entries.exactly('/Data/A.npz'), 'model', 'MyNet'),
+      entries.Rule('switch', entries.exactly(False), 'data.path'),
     ]
   )
   assert list(check({'data.path': 'B.npz', 'model': 'MyNet', 'switch': True})) == [

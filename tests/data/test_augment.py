@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax.data import augment, device
+from moon_jax.data import augment, device_split
 
 M, B, C = 7, 256, 2
 RANDOM = np.random.default_rng(0).integers(0, 256, (M, 6, 9, C), np.uint8)
@@ -97,7 +97,7 @@ def test_each_sample_has_its_own_draw_and_only_key_and_place_decide():
 def test_a_batch_is_normalised_after_its_augmentation(padding):
   mean, std = np.array([0.4, 0.5], np.float32), np.array([0.3, 0.2], np.float32)
   labels = np.arange(M, dtype=np.int32)
-  split = jax.device_put(device.DeviceSplit(RANDOM, labels, mean, std))
+  split = jax.device_put(device_split.DeviceSplit(RANDOM, labels, mean, std))
   crop = compiled('crop_flip', padding)
   key, rows = jax.random.key(0), ROWS[:32]
   batch = split.batch(rows, jnp.int32(5), functools.partial(crop, key))

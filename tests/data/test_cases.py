@@ -10,10 +10,10 @@ from PIL import Image
 import moon_jax
 from moon_jax.core.errors import UsageError
 from moon_jax.data import partition, sources
+from moon_jax.data.data_errors import DataError
 from moon_jax.data.dataset import Split, arrays_dataset, split_fault
-from moon_jax.data.errors import DataError
+from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import assembled
-from moon_jax.data.forms import Reading
 from moon_jax.data.scale import grey_levels, scale_of
 from moon_jax.predict import inference
 from tests.data.federations import datasets, save_arrays

@@ -9,7 +9,7 @@ from PIL import Image
 
 import moon_jax
 from moon_jax.core.errors import ExitCode, KnobError
-from moon_jax.data.errors import DataError
+from moon_jax.data.data_errors import DataError
 from moon_jax.predict.command import main as predict
 from tests.data.federations import load
 from tests.refusals import refused

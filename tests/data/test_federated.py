@@ -8,8 +8,8 @@ import pytest
 import moon_jax
 from moon_jax.core.errors import UsageError
 from moon_jax.data import sources
+from moon_jax.data.data_errors import DataError
 from moon_jax.data.dataset import make_dataset
-from moon_jax.data.errors import DataError
 from moon_jax.data.federated import assembled, sqlite, users
 from tests.data import federations
 from tests.data.federations import as_rows, load

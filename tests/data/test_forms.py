@@ -12,10 +12,10 @@ from moon_jax.catalog import range_of
 from moon_jax.core import weights
 from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.types import Form
-from moon_jax.data import convert, forms, sources
-from moon_jax.data.device import normalise
-from moon_jax.data.errors import DataError
-from moon_jax.data.forms import Reading, form_of
+from moon_jax.data import convert, example_forms, sources
+from moon_jax.data.data_errors import DataError
+from moon_jax.data.device_split import normalise
+from moon_jax.data.example_forms import Reading, form_of
 from moon_jax.predict import inference
 from tests.data import federations
 from tests.data.federations import load
@@ -499,7 +499,7 @@ def test_signals_are_flipped_and_jittered(name, tmp_path):
 def test_integers_of_two_types_stay_integers():
   arrays = [np.array([[1, 2]], np.uint64), np.array([[-3, 4]], np.int64)]
   form = form_of('data', 'train_x', arrays[0], Reading(axes='D'))
-  stored, form = forms.as_stored(arrays, form)
+  stored, form = example_forms.as_stored(arrays, form)
   assert [array.dtype.name for array in stored] == ['int32', 'int32']
   assert form.dtype == 'int32'
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from moon_jax.data.errors import DataError
+from moon_jax.data.data_errors import DataError
 from moon_jax.data.federated import huggingface
 from tests.data.federations import datasets, load
 from tests.data.layouts import knobs_of

@@ -12,7 +12,7 @@ from PIL import Image
 import moon_jax
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.data import convert, holdout, sources, torchvision
-from moon_jax.data.errors import DataError
+from moon_jax.data.data_errors import DataError
 from moon_jax.predict import command as predict
 from moon_jax.report import groups, sections
 from moon_jax.report import runs as report_runs

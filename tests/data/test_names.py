@@ -20,7 +20,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from moon_jax.data.errors import DataError
+from moon_jax.data.data_errors import DataError
 from tests.data import federations, layouts
 from tests.data.federations import as_rows, h5py, load
 from tests.data.test_strangers import FEDERATION, records, tfds

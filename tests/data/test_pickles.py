@@ -13,7 +13,7 @@ import pytest
 
 from moon_jax.core.errors import ExitCode
 from moon_jax.data import convert, pickles, sources
-from moon_jax.data.errors import DataError
+from moon_jax.data.data_errors import DataError
 from tests.data import federations, layouts
 from tests.data.federations import flags, load
 from tests.refusals import refused

@@ -8,8 +8,8 @@ import pytest
 
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.data import convert, sources
-from moon_jax.data.errors import DataError
-from moon_jax.data.federated import records, users
+from moon_jax.data.data_errors import DataError
+from moon_jax.data.federated import user_records, users
 from tests.data import federations, layouts
 from tests.data.federations import flags, load, save_arrays
 from tests.refusals import refused
@@ -116,14 +116,14 @@ def read_all(folder):
 def test_a_folder_of_two_federations_is_refused(folder, tmp_path):
   (tmp_path / 'b').mkdir()
   converted(tmp_path / 'b', federations.hdf5, federations.make_federation(1))
-  (tmp_path / 'b/records' / records.RECORDS).replace(folder / records.RECORDS)
+  (tmp_path / 'b/records' / user_records.RECORDS).replace(folder / user_records.RECORDS)
   with pytest.raises(DataError, match='record 0 is damaged; convert it again'):
     read_all(folder)
 
 
 def test_an_index_of_an_older_version_is_refused(folder):
   """It took the height for the channels, where these come first."""
-  path = folder / records.INDEX
+  path = folder / user_records.INDEX
   index = dict(np.load(path))
   index['test_x'] = index['test_x'].transpose(0, 3, 1, 2)
   index |= {name: np.repeat(index[name], 8) for name in ('mean', 'std')}
@@ -133,7 +133,7 @@ def test_an_index_of_an_older_version_is_refused(folder):
 
 
 def test_sizes_that_the_records_do_not_have_are_one_line(folder):
-  path = folder / records.INDEX
+  path = folder / user_records.INDEX
   index = dict(np.load(path))
   index['class_counts'][0, 0] += 1
   index['sizes'][0] += 1

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from moon_jax.core.types import Dataset
+from moon_jax.data.data_errors import DataError
 from moon_jax.data.dataset import ARRAY_NAMES
-from moon_jax.data.errors import DataError
-from moon_jax.data.federated import records
+from moon_jax.data.federated import user_records
 from tests import processes
 from tests.data import federations, layouts
 from tests.data.federations import h5py, load, save_arrays
@@ -372,16 +372,16 @@ HUGGINGFACE = [
   row(federations.huggingface, cut('train/*.arrow', 500), 'saved'),
 ]
 RECORDS = [
-  flip_a_bit(records.INDEX),
-  flip_a_bit(records.RECORDS),
-  halve(records.INDEX),
-  halve(records.RECORDS),
-  garble(records.INDEX),
-  garble(records.RECORDS),
-  write(records.INDEX),
-  write(records.RECORDS),
-  remove(records.INDEX),
-  remove(records.RECORDS),
+  flip_a_bit(user_records.INDEX),
+  flip_a_bit(user_records.RECORDS),
+  halve(user_records.INDEX),
+  halve(user_records.RECORDS),
+  garble(user_records.INDEX),
+  garble(user_records.RECORDS),
+  write(user_records.INDEX),
+  write(user_records.RECORDS),
+  remove(user_records.INDEX),
+  remove(user_records.RECORDS),
 ]
 INFO = 'mnist/*/dataset_info.json'
 TEST_RECORDS = 'mnist/*/*test.array_record*'

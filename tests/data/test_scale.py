@@ -9,8 +9,8 @@ from moon_jax.catalog import range_of, registry
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.core.types import Scale
 from moon_jax.data import convert
-from moon_jax.data.errors import DataError
-from moon_jax.data.federated import records
+from moon_jax.data.data_errors import DataError
+from moon_jax.data.federated import user_records
 from moon_jax.data.scale import grey_levels, numbers_of, scale_of
 from moon_jax.predict import inference
 from tests.data import federations, layouts
@@ -340,7 +340,7 @@ def test_records_keep_the_scale_of_their_source(tmp_path):
   assert load(knobs).scale == Scale(0, 1, 'float32')
   stored = load({'data.source': 'records', 'data.path': str(out)})
   assert stored.scale == Scale(0, 1, 'float32')
-  index = dict(np.load(out / records.INDEX))
-  save_arrays(out / records.INDEX, index | {'scale_high': np.array(-1.0)})
+  index = dict(np.load(out / user_records.INDEX))
+  save_arrays(out / user_records.INDEX, index | {'scale_high': np.array(-1.0)})
   with refused(DataError, 'it has the scale'):
     load({'data.source': 'records', 'data.path': str(out)})

@@ -10,7 +10,7 @@ from PIL import Image
 
 from moon_jax.data import sources
 from moon_jax.data import tfds as tfds_source
-from moon_jax.data.errors import DataError
+from moon_jax.data.data_errors import DataError
 from moon_jax.data.pixels import pixel_statistics
 from tests.data.federations import as_rows, save_arrays
 from tests.refusals import refused

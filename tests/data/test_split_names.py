@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from moon_jax.data import split_names
-from moon_jax.data.errors import DataError
+from moon_jax.data.data_errors import DataError
 from tests.data import federations, layouts
 from tests.data.federations import load
 from tests.data.layouts import knobs_of

@@ -10,10 +10,10 @@ import pytest
 
 import moon_jax
 from moon_jax.building import experiment
-from moon_jax.core import memory
+from moon_jax.core import machine_memory
 from moon_jax.core.errors import ExitCode, KnobError
 from moon_jax.data import layouts
-from moon_jax.data.errors import DataError
+from moon_jax.data.data_errors import DataError
 from moon_jax.predict.command import main as predict
 from tests.data.federations import load
 from tests.refusals import refused
@@ -198,8 +198,8 @@ def test_a_table_that_the_memory_cannot_hold_is_refused(tmp_path, monkeypatch):
   frame = frame_of(2000).assign(age=1.0)
   path = write(frame, tmp_path / 'equal.parquet')
   # Less than 2000 rows of 4 features and a label of 8 bytes each, more than the file.
-  monkeypatch.setattr(memory, 'total_bytes', lambda: 75_000)
-  assert path.stat().st_size < memory.total_bytes()
+  monkeypatch.setattr(machine_memory, 'total_bytes', lambda: 75_000)
+  assert path.stat().st_size < machine_memory.total_bytes()
   (tmp_path / 'holes.csv').touch()
   os.truncate(tmp_path / 'holes.csv', 75_001)
   for larger in (path, tmp_path / 'holes.csv'):
@@ -207,7 +207,9 @@ def test_a_table_that_the_memory_cannot_hold_is_refused(tmp_path, monkeypatch):
       load(knobs_of(larger))
   path = write(frame_of(500), tmp_path / 'words.csv')
   diverse = frame_of(500).assign(job=[f'w{row}' for row in range(500)])
-  assert write(diverse, tmp_path / 'many.csv').stat().st_size < memory.total_bytes()
+  assert (
+    write(diverse, tmp_path / 'many.csv').stat().st_size < machine_memory.total_bytes()
+  )
   load(knobs_of(path))
   with refused(DataError, "'job' of --config.data.categories has 500 categories"):
     load(knobs_of(tmp_path / 'many.csv'))

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import moon_jax
-from moon_jax.core import memory
+from moon_jax.core import machine_memory
 from moon_jax.core.errors import ExitCode, KnobError, UsageError
 from moon_jax.data import texts
-from moon_jax.data.errors import DataError
+from moon_jax.data.data_errors import DataError
 from moon_jax.predict.command import main as predict
 from tests.data.federations import load
 from tests.refusals import refused
@@ -190,7 +190,7 @@ def test_equal_texts_in_parquet_files_are_compared_with_the_memory(
     'data.client': '',
   }
   assert (tmp_path / 'train.parquet').stat().st_size < 100_000
-  monkeypatch.setattr(memory, 'total_bytes', lambda: 100_000)
+  monkeypatch.setattr(machine_memory, 'total_bytes', lambda: 100_000)
   with refused(DataError, 'Its content takes'):
     load(knobs, tokenizer='characters')
 

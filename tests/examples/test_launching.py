@@ -11,7 +11,7 @@ import moon_jax
 from moon_jax.__main__ import launch
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode
-from moon_jax.runner import signals
+from moon_jax.runner import stop_requests
 from tests.processes import ROOT, check_same_records, checkpoint, read_lines
 from tests.selection import few
 
@@ -39,7 +39,7 @@ EXAMPLES = {
 }
 
 
-class StoppedInTheFirstRound(signals.Stop):
+class StoppedInTheFirstRound(stop_requests.Stop):
   """SIGTERM arrives as soon as the rounds begin."""
 
   @contextlib.contextmanager

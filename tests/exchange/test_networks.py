@@ -12,8 +12,8 @@ import pytest
 from moon_jax import catalog, models
 from moon_jax.core import weights
 from moon_jax.core.types import Form, Outputs, Scale
-from moon_jax.data import forms
-from moon_jax.data.device import normalise
+from moon_jax.data import example_forms
+from moon_jax.data.device_split import normalise
 from moon_jax.data.scale import grey_levels
 from moon_jax.exchange import networks, onnx_graph, pytorch
 from moon_jax.exchange.description import Description
@@ -296,7 +296,7 @@ def computed_of_others(name):
     **options,
   )
   variables = variables_of(network)
-  mean, std = forms.statistics_of_numbers(examples, form)
+  mean, std = example_forms.statistics_of_numbers(examples, form)
   facts = facts_of(model)._replace(
     shape=examples.shape[1:], mean=mean, std=std, kind=form.kind, content=form.content
   )

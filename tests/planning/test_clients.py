@@ -9,7 +9,8 @@ from moon_jax.building.scheduling import TrainingSetupOptions
 from moon_jax.config import validate
 from moon_jax.core import keys
 from moon_jax.core.errors import UsageError
-from moon_jax.planning import availability, clients
+from moon_jax.planning import attackers as attackers_lib
+from moon_jax.planning import availability
 from moon_jax.planning.participation import Participation
 from tests import world
 from tests.planning.test_planning import trained_batches
@@ -75,7 +76,7 @@ def test_what_client_0_does_is_independent_of_who_is_drawn():
       steps_of_client_0.append(steps[0])
   # Uniform from 1 to 10; deviation 2.87 / sqrt(600).
   assert abs(np.mean(steps_of_client_0) - 5.5) < 4 * 0.12
-  attack_seeds = clients.attack_seeds(3, 0, np.array([0]), np.array([0]))
+  attack_seeds = attackers_lib.attack_seeds(3, 0, np.array([0]), np.array([0]))
   assert attack_seeds != keys.host_rng(3, keys.Purpose.ATTACK).integers(2**31)
 
 
@@ -207,16 +208,16 @@ def test_a_trace_of_nobody_s_home_is_refused():
 
 
 def test_attackers_are_drawn_once_and_draw_anew_each_round():
-  attackers = clients.draw_attackers(3, 10, 0.25)
+  attackers = attackers_lib.draw_attackers(3, 10, 0.25)
   assert len(attackers) == len(set(attackers.tolist())) == 3  # 2.5, halves rounded up
-  assert attackers.tolist() != clients.draw_attackers(4, 10, 0.25).tolist()
+  assert attackers.tolist() != attackers_lib.draw_attackers(4, 10, 0.25).tolist()
   # Only the attack label_flip changes labels.
-  assert clients.label_flippers('label_flip', attackers) is attackers
-  assert len(clients.label_flippers('ipm', attackers)) == 0
-  assert len(clients.label_flippers('label_flip', None)) == 0
+  assert attackers_lib.label_flippers('label_flip', attackers) is attackers
+  assert len(attackers_lib.label_flippers('ipm', attackers)) == 0
+  assert len(attackers_lib.label_flippers('label_flip', None)) == 0
   cohort, attackers = np.array([1, 4, 8], np.int32), np.array([4, 8])
-  first = clients.attack_seeds(3, 0, cohort, attackers)
-  second = clients.attack_seeds(3, 1, cohort, attackers)
+  first = attackers_lib.attack_seeds(3, 0, cohort, attackers)
+  second = attackers_lib.attack_seeds(3, 1, cohort, attackers)
   assert first[0] == -1
   assert len({*first.tolist()[1:], *second.tolist()[1:]}) == 4
   assert min(*first[1:], *second[1:]) >= 0
@@ -347,7 +348,7 @@ def test_records_name_who_is_late_and_who_attacks(tmp_path):
   lines = moon_jax.run(config, tmp_path / 'uninterrupted').metrics
   moon_jax.run(config | {'num_rounds': 1}, tmp_path / 'resumed')
   assert moon_jax.run(config, tmp_path / 'resumed').metrics == lines
-  attackers = clients.draw_attackers(0, 10, 0.4).tolist()
+  attackers = attackers_lib.draw_attackers(0, 10, 0.4).tolist()
   for line in lines:
     assert len(line['clients']) == 7
     assert sorted(line['clients'] + line['stragglers']) == list(range(10))

@@ -18,7 +18,7 @@ from jax._src import lru_cache
 from jax.experimental.compilation_cache import compilation_cache
 
 from moon_jax import catalog
-from moon_jax.core import cache
+from moon_jax.core import user_cache
 from moon_jax.models import cpu_kernels
 from moon_jax.platform import compile_cache
 from tests.processes import LIMIT_SECONDS, ROOT, check_success, contents, launch
@@ -279,8 +279,8 @@ def test_a_second_start_of_a_run_compiles_nothing_and_all_end_alike(tmp_path):
 def test_the_users_folder_is_the_default_and_off_is_none(tmp_path):
   assert catalog.every_knob()['execution.compile_cache'].default == 'auto'
   assert list(map(start, ('off', 'off', '', 'auto', 'auto'))) == [0, 0, 0, 0, 1]
-  assert cache.folder() == tmp_path / 'home/moon_jax'
-  assert stat.S_IMODE(cache.folder().stat().st_mode) == 0o700
+  assert user_cache.folder() == tmp_path / 'home/moon_jax'
+  assert stat.S_IMODE(user_cache.folder().stat().st_mode) == 0o700
 
 
 def test_kernels_in_c_are_kept_there_too(tmp_path, monkeypatch):
@@ -306,7 +306,7 @@ def test_a_cache_that_jax_was_given_is_left_to_it(tmp_path):
   named = compile_cache.compiled(str(tmp_path / 'named'), cache_settings)
   assert named == (str(tmp_path / 'named/programs'), 2**28)
   assert cache_settings() == mine
-  assert not cache.folder().exists()
+  assert not user_cache.folder().exists()
 
 
 class Program:

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from moon_jax.core.errors import ExitCode, UsageError
-from moon_jax.report import files
+from moon_jax.report import report_files
 from moon_jax.report.__main__ import main
 from moon_jax.report.tables import Column, Table
 from tests import processes
@@ -48,7 +48,7 @@ def write(report, out):
   sections = [
     section._replace(charts=section.charts[:1]) for section in report.content.sections
   ]
-  files.write(out, report.content._replace(sections=sections))
+  report_files.write(out, report.content._replace(sections=sections))
 
 
 def test_every_figure_is_a_png(written):
@@ -99,7 +99,7 @@ def test_no_cell_of_markdown_is_html_code_a_link_or_two_cells():
     columns=[Column('name', heading=word)],
     rows=[{'name': word}],
   )
-  text = files.markdown(table)
+  text = report_files.markdown(table)
   escaped = r'&lt;img src=x onerror=alert(1)&gt; \[a](javascript:b) \`c\` d\|e \\'
   assert text.count(escaped) == 3
   assert not set('<>') & set(text)
@@ -135,7 +135,7 @@ def test_a_second_report_leaves_nothing_of_the_first(tmp_path, monkeypatch):
   def save(figure, folder, name, formats):
     (folder / f'{name}.png').write_bytes(b'')
 
-  monkeypatch.setattr(files.figures, 'save', save)  # drawing takes the time
+  monkeypatch.setattr(report_files.figures, 'save', save)  # drawing takes the time
   runs_by_name = {
     f'{beta}': ([0.5, 0.6], f'partition.beta={beta}') for beta in (0.1, 0.5)
   }
@@ -154,7 +154,7 @@ def test_a_second_report_leaves_nothing_of_the_first(tmp_path, monkeypatch):
 def test_a_folder_with_the_manifest_of_another_program_is_refused(content, tmp_path):
   (tmp_path / 'report.json').write_text(content)
   with pytest.raises(UsageError, match=r'its report\.json is of another program'):
-    files.write(tmp_path, None)
+    report_files.write(tmp_path, None)
 
 
 # --- files of others ------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_a_folder_with_the_manifest_of_another_program_is_refused(content, tmp_p
 def undrawn(monkeypatch):
   """The figures of reports are empty files."""
   figure = mock.Mock(savefig=lambda file, **options: None)
-  monkeypatch.setattr(files.figures, 'draw', lambda chart, styles: figure)
+  monkeypatch.setattr(report_files.figures, 'draw', lambda chart, styles: figure)
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_a_folder_with_other_files_is_refused(report, tmp_path, monkeypatch, cap
 
 def test_a_report_that_was_ended_can_be_made_again(report, tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
-    patch.setattr(files, '_page', mock.Mock(side_effect=KeyboardInterrupt))
+    patch.setattr(report_files, '_page', mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
       write(report, tmp_path / 'out')
   write(report, tmp_path / 'out')
@@ -271,7 +271,7 @@ def test_a_report_that_was_ended_can_be_made_again(report, tmp_path, monkeypatch
 
 def test_a_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
   full = OSError(errno.ENOSPC, 'No space left on device')
-  monkeypatch.setattr(files.figures, 'save', mock.Mock(side_effect=full))
+  monkeypatch.setattr(report_files.figures, 'save', mock.Mock(side_effect=full))
   runs = write_runs(tmp_path / 'runs', ONE_RUN)
   out = tmp_path / 'out'
   assert main([str(runs), f'--out={out}', '--features=none']) == ExitCode.USAGE

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from moon_jax.report import files, runs
+from moon_jax.report import report_files, runs
 from tests.report.reports import Collected, write_runs
 from tests.run_directories import edit_json, edit_lines, write_run
 
@@ -24,7 +24,7 @@ def test_only_finished_runs_are_averaged(tmp_path, capsys):
   content = report.content._replace(
     sections=[section._replace(charts=()) for section in report.content.sections]
   )
-  files.write(tmp_path / 'report', content)
+  report_files.write(tmp_path / 'report', content)
   page = (tmp_path / 'report/index.html').read_text()
   stderr = capsys.readouterr().err
   notes = {

@@ -7,7 +7,7 @@ import pytest
 
 import moon_jax
 from moon_jax.core.errors import UsageError
-from moon_jax.report import files, latex, statistics, tables
+from moon_jax.report import latex, report_files, statistics, tables
 from moon_jax.report.tables import Column, Table
 from tests.report.reports import Collected, write_runs
 from tests.run_directories import edit_lines
@@ -135,7 +135,7 @@ def test_a_table_for_a_paper_has_a_row_for_each_method(methods):
   text = latex.text(table)
   assert text.count('textbf') == 1
   assert r'\textbf{80.00} & 5.00' in text
-  assert '| **80.00 ± 5.00** |' in files.markdown(table)
+  assert '| **80.00 ± 5.00** |' in report_files.markdown(table)
 
 
 def test_runs_at_chance_are_called_so(methods, capsys):

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from moon_jax.data import device
+from moon_jax.data import device_split
 from tests import world
 from tests.round.test_round import (
   SEVERAL_CLIENTS,
@@ -35,7 +35,7 @@ def run_and_reference(algorithm, sizes, labels, num_lanes=2, num_devices=1):
     images = np.asarray(images)[: len(labels)]
     examples = dataclasses.replace(data.examples, images=images, labels=labels)
     rows, offsets = np.arange(len(labels), dtype=np.int32), offsets.astype(np.int32)
-    split = device.TrainSplit(
+    split = device_split.TrainSplit(
       examples=examples,
       rows_by_owner=rows,
       offsets=offsets,

@@ -10,7 +10,7 @@ import pytest
 
 from moon_jax import catalog
 from moon_jax.core import keys
-from moon_jax.data import device
+from moon_jax.data import device_split
 from moon_jax.data.augment import augmenter
 from moon_jax.runner import round_records
 from tests import reference, world
@@ -387,7 +387,7 @@ def test_every_step_sees_its_batch_augmented():
   def augmented(step, rows):
     key = keys.for_purpose(keys.step_key(3, index, 1, step), keys.Purpose.AUGMENT)
     images = augment(key, split.images, rows)
-    return device.normalise(images, split.mean, split.std)
+    return device_split.normalise(images, split.mean, split.std)
 
   rows = plan.schedule.example_rows
   images = np.concatenate([augmented(step, rows[step, 0]) for step in range(2)])

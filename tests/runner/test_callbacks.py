@@ -24,9 +24,9 @@ from moon_jax.core.errors import (
   RunError,
   UsageError,
 )
-from moon_jax.runner import callbacks, loop, saved_state
-from moon_jax.runner.records import Records
-from moon_jax.runner.signals import Stop, StoppedError
+from moon_jax.runner import callbacks, checkpoint_folder, loop
+from moon_jax.runner.record_files import Records
+from moon_jax.runner.stop_requests import Stop, StoppedError
 from tests.processes import check_success, checkpoint, launch, launched, read_lines
 from tests.run_directories import TINY, words_of
 from tests.test_api import config
@@ -318,7 +318,7 @@ def test_the_example_ends_a_run_that_learns_nothing(tmp_path):
 def test_a_state_is_written_beside_the_next_round(tmp_path, monkeypatch, three_rounds):
   """The round's line of timings.jsonl comes when the state is on the disk."""
   round_two_is_seen = threading.Event()
-  save, finish_run = saved_state.save, Records.finish
+  save, finish_run = checkpoint_folder.save, Records.finish
   run = tmp_path / 'run'
 
   def save_late(folder, state, index, entries):
@@ -338,7 +338,7 @@ def test_a_state_is_written_beside_the_next_round(tmp_path, monkeypatch, three_r
       assert (run / 'timings.jsonl').read_text() == ''
       round_two_is_seen.set()
 
-  monkeypatch.setattr(saved_state, 'save', save_late)
+  monkeypatch.setattr(checkpoint_folder, 'save', save_late)
   monkeypatch.setattr(Records, 'finish', finish)
   moon_jax.run(config(checkpoint_every_rounds=1), run, callbacks=[look])
   lines = (run / 'timings.jsonl').read_text().splitlines()
@@ -358,7 +358,7 @@ def test_no_line_says_that_a_state_was_saved_that_was_not(
     raise OSError(errno.ENOSPC, 'full')
 
   with monkeypatch.context() as patch:
-    patch.setattr(saved_state, 'save', full)
+    patch.setattr(checkpoint_folder, 'save', full)
     with pytest.raises(RunError, match='checkpoints/1 cannot be written'):
       moon_jax.run(settings, run)
   assert (run / 'timings.jsonl').read_text() == ''

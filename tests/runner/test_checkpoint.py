@@ -19,7 +19,7 @@ from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, NoCheckpointError, RunError
 from moon_jax.core.types import State
 from moon_jax.platform import devices
-from moon_jax.runner import saved_state
+from moon_jax.runner import checkpoint_folder
 from moon_jax.runner.checkpoint import Checkpoints
 from tests import world
 from tests.processes import flip
@@ -76,7 +76,7 @@ def test_another_dtype_shape_algorithm_or_format_is_refused(tmp_path):
     load(tmp_path, world.first_state('fedavg'))
   # A later format is refused too. The fault is the command's and not the checkpoint's,
   # so the checkpoint stays in its place.
-  path = tmp_path / 'checkpoints/2' / saved_state.MANIFEST
+  path = tmp_path / 'checkpoints/2' / checkpoint_folder.MANIFEST
   path.write_text(json.dumps(json.loads(path.read_text()) | {'format': 9}))
   with pytest.raises(NoCheckpointError, match=r'checkpoints/2 has checkpoint format 9'):
     load(tmp_path, first)
@@ -118,7 +118,9 @@ def test_damage_to_any_file_is_found(tmp_path, two_steps):
     (line,) = printed_lines
     # The message names the file that differs from the manifest, unless it is the
     # manifest.
-    file_named = '.*' if path.name == saved_state.MANIFEST else f'.*{path.name} .*'
+    file_named = (
+      '.*' if path.name == checkpoint_folder.MANIFEST else f'.*{path.name} .*'
+    )
     set_aside = r'set aside as bad-2-1'
     assert re.fullmatch(rf'checkpoint 2 is damaged \({file_named}\); {set_aside}', line)
     shutil.rmtree(damaged_folder)
@@ -210,8 +212,8 @@ def test_a_full_disk_keeps_what_is_there(disk, num_bytes_left, capfd):
   ],
 )
 def test_the_reason_of_a_failure_is_one_line(error, reason, tmp_path):
-  assert re.fullmatch(reason, saved_state.reason(error))
-  cause = saved_state.cause_of_failed_save(error, tmp_path, 10)
+  assert re.fullmatch(reason, checkpoint_folder.reason(error))
+  cause = checkpoint_folder.cause_of_failed_save(error, tmp_path, 10)
   assert re.fullmatch(reason, cause.strerror or str(cause))
   assert list(tmp_path.iterdir()) == []
 
@@ -221,12 +223,12 @@ def test_a_save_that_fails_without_the_system_s_words_is_tried_once_more(disk):
   error = ValueError('UNKNOWN: Error writing')
   # The disk has room for the first of these numbers of bytes.
   causes = [
-    saved_state.cause_of_failed_save(error, folder, num_bytes)
+    checkpoint_folder.cause_of_failed_save(error, folder, num_bytes)
     for num_bytes in (50_000, 3_000_000)
   ]
   assert [cause.errno for cause in causes] == [None, errno.ENOSPC]
   assert list(folder.iterdir()) == []
-  moved = saved_state.cause_of_failed_save(error, folder / 'moved', 10)
+  moved = checkpoint_folder.cause_of_failed_save(error, folder / 'moved', 10)
   assert moved.errno == errno.ENOENT
 
 
@@ -292,7 +294,7 @@ def test_a_save_on_a_disk_without_locks_needs_a_temporary_folder(
   state = State(server=np.ones(3), clients=np.ones(3), round=np.int32(0))
   with Checkpoints(path, print) as checkpoints:
     checkpoints.save(state)
-  assert saved_state.find_damage(path / '0', 0) == ''
+  assert checkpoint_folder.find_damage(path / '0', 0) == ''
   assert list(temporary.iterdir()) == []
   strike(tmp_path, monkeypatch)
   with Checkpoints(path, print) as checkpoints:
@@ -309,7 +311,7 @@ def test_a_save_compiles_nothing(tmp_path, caplog):
   # No other test compiles for this shape.
   shared = devices.replicate({'a': jnp.zeros((34, 46))}, devices.mesh(2))
   with jax.log_compiles():
-    saved_state.save(tmp_path, State(shared, (), np.int32(0)))
+    checkpoint_folder.save(tmp_path, State(shared, (), np.int32(0)))
   assert 'Compiling' not in caplog.text
 
 
@@ -335,12 +337,12 @@ def folder(tmp_path):
   (tmp_path / 'deep/er').mkdir(parents=True)
   (tmp_path / 'one').write_bytes(b'first')
   (tmp_path / 'deep/er/two').write_bytes(b'')
-  saved_state.write_manifest(tmp_path, 12)
+  checkpoint_folder.write_manifest(tmp_path, 12)
   return tmp_path
 
 
 def test_the_manifest_by_hand(folder):
-  content = json.loads((folder / saved_state.MANIFEST).read_text())
+  content = json.loads((folder / checkpoint_folder.MANIFEST).read_text())
   digest_of_nothing = hashlib.sha256(b'').hexdigest()
   digest_of_first = hashlib.sha256(b'first').hexdigest()
   assert content['files'] == {
@@ -348,13 +350,13 @@ def test_the_manifest_by_hand(folder):
     'one': {'bytes': 5, 'sha256': digest_of_first},
   }
   assert content['round'] == 12
-  assert saved_state.find_damage(folder, 12) == ''
+  assert checkpoint_folder.find_damage(folder, 12) == ''
 
 
 def test_a_manifest_that_is_none_is_damage(folder):
   for text in ('', '{"format": 3, "rou', '[]', '{}', '{"format": 3}'):
-    (folder / saved_state.MANIFEST).write_text(text)
-    assert saved_state.find_damage(folder, 12) == 'manifest.json has changed'
+    (folder / checkpoint_folder.MANIFEST).write_text(text)
+    assert checkpoint_folder.find_damage(folder, 12) == 'manifest.json has changed'
 
 
 def to_a_link(path):
@@ -382,7 +384,7 @@ def to_a_folder(path):
 )
 def test_a_damaged_file_of_a_checkpoint_is_named(folder, name, damage, reason):
   damage(folder / name)
-  assert saved_state.find_damage(folder, 12) == reason
+  assert checkpoint_folder.find_damage(folder, 12) == reason
 
 
 def test_a_disk_that_cannot_be_read_is_a_fault(folder, monkeypatch):
@@ -390,7 +392,10 @@ def test_a_disk_that_cannot_be_read_is_a_fault(folder, monkeypatch):
     raise OSError(errno.EIO, 'Input/output error')  # of `read`: without a name
 
   monkeypatch.setattr(files, 'sha256', worn)
-  assert saved_state.find_damage(folder, 12) == 'two cannot be read: Input/output error'
+  assert (
+    checkpoint_folder.find_damage(folder, 12)
+    == 'two cannot be read: Input/output error'
+  )
 
 
 @pytest.mark.parametrize(
@@ -403,7 +408,7 @@ def test_a_disk_that_cannot_be_read_is_a_fault(folder, monkeypatch):
   ],
 )
 def test_another_format_is_told_from_damage(folder, content, wrote):
-  (folder / saved_state.MANIFEST).write_text(json.dumps(content))
+  (folder / checkpoint_folder.MANIFEST).write_text(json.dumps(content))
   with refused(NoCheckpointError, wrote) as caught:
-    saved_state.find_damage(folder, 12)
+    checkpoint_folder.find_damage(folder, 12)
   assert caught.value.exit_code == ExitCode.NO_CHECKPOINT

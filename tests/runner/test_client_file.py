@@ -12,7 +12,7 @@ import moon_jax
 from moon_jax.core.errors import NoCheckpointError, RunError, UsageError
 from moon_jax.runner import client_file, round_records
 from moon_jax.runner.client_file import ClientFile, Columns
-from moon_jax.runner.layout import CLIENTS
+from moon_jax.runner.run_files import CLIENTS
 from tests.data import federations
 from tests.runner.test_files import fill
 

@@ -19,7 +19,7 @@ from moon_jax.core.errors import NoCheckpointError, RunError
 from moon_jax.core.types import Server, State
 from moon_jax.platform import client_memory
 from moon_jax.predict import inference
-from moon_jax.runner import checkpoint, client_store, evaluation, saved_state
+from moon_jax.runner import checkpoint, checkpoint_folder, client_store, model_tests
 from moon_jax.runner.client_store import ClientStore, read_index
 from tests.processes import check_same_records, flip
 from tests.run_directories import TINY
@@ -227,7 +227,7 @@ def with_index(field, value):
       wrong = index._asdict() | {field: wrong}
       files.write_arrays(folder / step / 'clients.npz', wrong)
       (folder / step / 'manifest.json').unlink()
-      saved_state.write_manifest(folder / step, int(step))
+      checkpoint_folder.write_manifest(folder / step, int(step))
 
   return replace
 
@@ -349,7 +349,7 @@ def test_memories_leave_a_save_the_space_that_it_needs(store):
 def test_memories_need_no_space_for_what_a_save_has_written(store, monkeypatch):
   """The disk has room for a save and a record. The record comes after the weights."""
   state = State(Server({'params': np.ones(2**20, np.float32)}, ()), (), np.int32(1))
-  disk = saved_state.bytes_needed(state) + 1000
+  disk = checkpoint_folder.bytes_needed(state) + 1000
   folder = store._path.parent / 'checkpoints'
 
   def disk_usage(path):
@@ -359,8 +359,8 @@ def test_memories_need_no_space_for_what_a_save_has_written(store, monkeypatch):
     save(partial, *arguments)
     store.write(np.arange(1), memories_of([0]))
 
-  save, usage = saved_state.save, shutil.disk_usage(store._path.parent)
-  monkeypatch.setattr(saved_state, 'save', save_state)
+  save, usage = checkpoint_folder.save, shutil.disk_usage(store._path.parent)
+  monkeypatch.setattr(checkpoint_folder, 'save', save_state)
   monkeypatch.setattr(files.shutil, 'disk_usage', disk_usage)
   with checkpoint.Checkpoints(folder, print, store) as checkpoints:
     checkpoints.save(state)
@@ -414,7 +414,7 @@ def test_auto_leaves_the_device_where_a_save_would_hurt(
 
 
 def test_consensus_distance_by_hand(monkeypatch):
-  monkeypatch.setattr(evaluation, '_MODELS_AT_A_TIME', 2)
+  monkeypatch.setattr(model_tests, '_MODELS_AT_A_TIME', 2)
   # The mean of (0, 0), (0, 0) and (9, 12) is (3, 4): the distances are 5, 5 and 10.
   models = {'a': np.array([0.0, 0.0, 9.0]), 'b': np.array([[0.0], [0.0], [12.0]])}
 
@@ -422,7 +422,7 @@ def test_consensus_distance_by_hand(monkeypatch):
     return jax.tree.map(lambda leaf: leaf[clients], models)
 
   for has_trained in ([False, False, True], [True, False, True], [True, True, True]):
-    distance = evaluation.consensus_distance(models_of, np.array(has_trained))
+    distance = model_tests.consensus_distance(models_of, np.array(has_trained))
     assert distance == pytest.approx(20 / 3)
 
 
@@ -435,7 +435,7 @@ def test_one_model_stands_for_all_clients_that_never_trained():
 
   n = 100_000
   has_trained = np.isin(np.arange(n), [3, 70_001])
-  distance = evaluation.consensus_distance(models, has_trained)
+  distance = model_tests.consensus_distance(models, has_trained)
   assert distance == pytest.approx((n - 1) / n * 1 / n + (1 - 1 / n) / n)
   assert sorted(set(requested)) == [0, 3, 70_001]
 

@@ -34,8 +34,8 @@ import moon_jax
 from moon_jax.config import cli
 from moon_jax.core import files, signals
 from moon_jax.core.errors import ExitCode, RunError
-from moon_jax.runner import callbacks, checkpoint, client_store, loop, saved_state
-from moon_jax.runner import signals as signals_lib
+from moon_jax.runner import callbacks, checkpoint, checkpoint_folder, client_store, loop
+from moon_jax.runner import stop_requests as signals_lib
 from tests import power_loss
 from tests.conftest import draw_pictures
 from tests.processes import (
@@ -486,7 +486,7 @@ def test_no_process_ends_before_the_state_is_on_the_disk(tmp_path, monkeypatch):
   """A launcher may kill process 0, which writes the state, once another has ended."""
   run = tmp_path / 'run'
   stop = signals_lib.Stop()
-  save, check = saved_state.save, stop.check
+  save, check = checkpoint_folder.save, stop.check
   is_saved_at_check = []
 
   class SignalsInRoundTwo(moon_jax.Callback):
@@ -502,7 +502,7 @@ def test_no_process_ends_before_the_state_is_on_the_disk(tmp_path, monkeypatch):
     is_saved_at_check.append((run / 'checkpoints' / str(num_rounds)).exists())
     check(num_rounds)
 
-  monkeypatch.setattr(saved_state, 'save', save_slowly)
+  monkeypatch.setattr(checkpoint_folder, 'save', save_slowly)
   monkeypatch.setattr(stop, 'check', watched_check)
   words = words_of(num_rounds=40, checkpoint_every_rounds=2)
   request = cli.parse([*words, f'--workdir={run}'])
@@ -952,7 +952,7 @@ def left_at(point, kind, folder):
   undamaged = [
     int(path.name)
     for path in checkpoint.folders(workdir / 'checkpoints')
-    if not saved_state.find_damage(path, int(path.name))
+    if not checkpoint_folder.find_damage(path, int(path.name))
   ]
   assert max(undamaged, default=0) >= point.promised
   return workdir

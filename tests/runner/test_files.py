@@ -9,7 +9,7 @@ import pytest
 
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, RunError, UsageError
-from moon_jax.runner import records as records_lib
+from moon_jax.runner import record_files as records_lib
 from moon_jax.runner import run_directory
 
 

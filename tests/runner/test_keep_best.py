@@ -11,7 +11,7 @@ import moon_jax
 from moon_jax.core import files
 from moon_jax.core.errors import RunError, UsageError
 from moon_jax.predict import command
-from moon_jax.runner import checkpoint, saved_state
+from moon_jax.runner import checkpoint, checkpoint_folder
 from tests.processes import launched
 from tests.run_directories import TINY
 
@@ -132,7 +132,7 @@ def test_a_best_round_of_a_lost_checkpoint_comes_again(
   """The disk fills up after the best round is written, before the checkpoint is."""
   best_round = undisturbed.summary['best_round']
   following = best_round + best_round % 2
-  save = saved_state.save
+  save = checkpoint_folder.save
 
   def save_until_full(folder, state, index, entries):
     if folder.name.startswith(f'{following}.'):
@@ -140,7 +140,7 @@ def test_a_best_round_of_a_lost_checkpoint_comes_again(
     save(folder, state, index, entries)
 
   with monkeypatch.context() as patch:
-    patch.setattr(saved_state, 'save', save_until_full)
+    patch.setattr(checkpoint_folder, 'save', save_until_full)
     with pytest.raises(RunError, match='cannot be written'):
       moon_jax.run(config(), tmp_path / 'run')
   assert f'best-{best_round}' in kept_folders(tmp_path / 'run')
@@ -161,7 +161,7 @@ def test_a_best_round_without_any_checkpoint_comes_again(
   undisturbed, tmp_path, monkeypatch
 ):
   """The disk fills up after the first best round is written."""
-  save, rarely = saved_state.save, config({'checkpoint_every_rounds': 20})
+  save, rarely = checkpoint_folder.save, config({'checkpoint_every_rounds': 20})
 
   def save_until_full(folder, state, index, entries):
     if folder.name.startswith('6.'):
@@ -169,7 +169,7 @@ def test_a_best_round_without_any_checkpoint_comes_again(
     save(folder, state, index, entries)
 
   with monkeypatch.context() as patch:
-    patch.setattr(saved_state, 'save', save_until_full)
+    patch.setattr(checkpoint_folder, 'save', save_until_full)
     with pytest.raises(RunError, match='cannot be written'):
       moon_jax.run(rarely, tmp_path / 'run')
   best = f'best-{undisturbed.summary["best_round"]}'

@@ -11,7 +11,7 @@ from moon_jax.core.errors import ExitCode
 from moon_jax.data import convert
 from moon_jax.predict import command as predict
 from moon_jax.report import __main__ as report
-from moon_jax.runner.signals import Stop
+from moon_jax.runner.stop_requests import Stop
 from moon_jax.sweeps import command as sweep
 from tests.data import test_sources
 from tests.run_directories import words_of

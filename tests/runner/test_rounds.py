@@ -14,7 +14,7 @@ from moon_jax.config import validate
 from moon_jax.core.errors import RunError
 from moon_jax.planning import planner as planning
 from moon_jax.platform import devices
-from moon_jax.runner.records import Records
+from moon_jax.runner.record_files import Records
 from moon_jax.runner.rounds import Rounds, is_due
 from tests.refusals import refused
 from tests.run_directories import TINY

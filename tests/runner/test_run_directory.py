@@ -17,7 +17,7 @@ from moon_jax.round.evaluation import Score
 from moon_jax.round.traffic import Traffic
 from moon_jax.runner import clock as clock_lib
 from moon_jax.runner import loop, provenance, round_records, run_directory
-from moon_jax.runner import records as records_lib
+from moon_jax.runner import record_files as records_lib
 from tests.processes import contents
 from tests.refusals import refused
 

@@ -9,7 +9,7 @@ import moon_jax
 from moon_jax.building import experiment, programs
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.data import convert
-from moon_jax.data.federated import records
+from moon_jax.data.federated import user_records
 from tests.data import federations
 from tests.processes import ROOT, check_success, checkpoint, launch, read_lines
 from tests.runner.test_natural import TINY, config
@@ -156,7 +156,7 @@ def test_a_record_damaged_during_a_run_costs_nothing_that_was_saved(
   """The damage is found when the client is packed; after a repair the run goes on."""
   folder = tmp_path / 'records'
   shutil.copytree(sources[1]['data.path'], folder)
-  knobs, path = sources[1] | {'data.path': str(folder)}, folder / records.RECORDS
+  knobs, path = sources[1] | {'data.path': str(folder)}, folder / user_records.RECORDS
   early_clients = {*built.planner.cohort(0), *built.planner.cohort(1)}
   late_clients = {*built.planner.cohort(2), *built.planner.cohort(3)} - early_clients
   assert late_clients
@@ -180,7 +180,7 @@ def test_a_record_damaged_during_a_run_costs_nothing_that_was_saved(
 def unreadable(folder):
   """The clients whose records cannot be read."""
   try:
-    stored = records.load_records(str(folder)).stored
+    stored = user_records.load_records(str(folder)).stored
   except UsageError:
     return {*range(4)}
   clients = set()

@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from moon_jax.config import ConfigError, cli
-from moon_jax.sweeps.runs import sweep_runs
+from moon_jax.sweeps.planned_runs import sweep_runs
 
 OUT = pathlib.Path('out')
 DIGITS = 'configs/digits_moon.py'

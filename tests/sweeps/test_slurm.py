@@ -9,7 +9,7 @@ import pytest
 
 from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.sweeps import slurm
-from moon_jax.sweeps.runs import sweep_runs
+from moon_jax.sweeps.planned_runs import sweep_runs
 
 DIGITS = 'configs/digits_moon.py'
 # Program -> the script in its place; the run is asked to stop and saves.

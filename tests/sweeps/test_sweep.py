@@ -22,8 +22,8 @@ from moon_jax.building.data import DataOptions
 from moon_jax.core.errors import DivergedError, ExitCode, RunError
 from moon_jax.runner import run_directory
 from moon_jax.runner.checkpoint import Checkpoints
-from moon_jax.runner.records import Records
-from moon_jax.runner.signals import Stop
+from moon_jax.runner.record_files import Records
+from moon_jax.runner.stop_requests import Stop
 from moon_jax.sweeps import command, running
 from tests import processes
 from tests.processes import Running, check_success, checkpoint, launch, read_lines

@@ -14,7 +14,8 @@ from moon_jax.core.errors import did_you_mean, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset, Form, Scale
-from moon_jax.data import forms, texts
+from moon_jax.data import example_forms, texts
+from moon_jax.data.data_errors import DataError, listed, one_line
 from moon_jax.data.dataset import (
   Split,
   checked_dataset,
@@ -22,9 +23,8 @@ from moon_jax.data.dataset import (
   numbered,
   split_fault,
 )
-from moon_jax.data.errors import DataError, listed, one_line
+from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import users
-from moon_jax.data.forms import Reading
 from moon_jax.data.scale import (
   FLOAT_RANGE,
   grey_levels,
@@ -321,7 +321,9 @@ def on_one_scale(
   first_user = next(train, None)
   if first_user is None:
     return federation  # `joined` says that there is nobody
-  form = forms.form_of(federation.data_flag, 'images', first_user.images, reading)
+  form = example_forms.form_of(
+    federation.data_flag, 'images', first_user.images, reading
+  )
   every_user = itertools.chain([first_user], train)
   if form.content != 'levels':
     return federation._replace(
@@ -331,7 +333,7 @@ def on_one_scale(
       form=form,
     )
   scale = scale_of(first_user.images, reading.range, float_range)
-  if notice := forms.notice_of(first_user.images, form):
+  if notice := example_forms.notice_of(first_user.images, form):
     print(f'{federation.data_flag}: {notice}', file=sys.stderr)
   every_user = _telling_if_narrow(federation.data_flag, every_user, scale)
   return federation._replace(
@@ -348,7 +350,7 @@ def on_one_scale(
 def _with_numbers(users_read, form):
   """The users, held to the form of all."""
   for user in users_read:
-    if fault := forms.numbers_fault('images', user.images, form):
+    if fault := example_forms.numbers_fault('images', user.images, form):
       raise DataError(f'{user.owner}: {fault}.')
     yield user
 

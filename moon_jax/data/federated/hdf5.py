@@ -7,12 +7,12 @@ FEMNIST has this form (fed_emnist_train.h5, fed_emnist_test.h5; pixels float32 i
 import types
 from typing import Any
 
-from moon_jax.core import files, memory
+from moon_jax.core import files, machine_memory
 from moon_jax.core.errors import printable
 from moon_jax.core.paths import expand
-from moon_jax.data.errors import DataError, one_line
+from moon_jax.data.data_errors import DataError, one_line
+from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import assembled
-from moon_jax.data.forms import Reading
 
 _GROUP = 'examples'
 
@@ -74,7 +74,7 @@ def _read(data_flag, path, image, label):
 
 def _require_room(data_flag, user_name, arrays):
   """Refuses arrays that the memory cannot hold: a small file can declare any shape."""
-  num_bytes, total = sum(array.nbytes for array in arrays), memory.total_bytes()
+  num_bytes, total = sum(array.nbytes for array in arrays), machine_memory.total_bytes()
   if num_bytes > total:
     raise DataError(
       f'{data_flag}: client {printable(user_name)!r} has arrays of '

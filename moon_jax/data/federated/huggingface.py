@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from moon_jax.core import files, memory, paths
+from moon_jax.core import files, machine_memory, paths
 from moon_jax.core.errors import did_you_mean, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
-from moon_jax.data import drawn_test, forms, split_names, texts
+from moon_jax.data import drawn_test, example_forms, split_names, texts
+from moon_jax.data.data_errors import DataError, listed, one_line
 from moon_jax.data.dataset import arrays_dataset
-from moon_jax.data.errors import DataError, listed, one_line
+from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import assembled
-from moon_jax.data.forms import Reading
 from moon_jax.data.pictures import DEEP, common_mode, decode_picture, reading_of
 from moon_jax.data.split_names import TEST, TRAIN, VALIDATION
 
@@ -170,7 +170,7 @@ def load_huggingface(
     texts.require_no_other_reading(reading)
   if features:
     texts.require_no_features(features, tokenizer)
-    reading = reading._replace(axes=forms.axes_of_columns(axes))
+    reading = reading._replace(axes=example_forms.axes_of_columns(axes))
   splits = _opened(data_flag, path, label, {TRAIN: train_split, TEST: test_split})
   splits = _divided(data_flag, splits, client, label, test_fraction, test_seed)
   options = _ColumnOptions(image, label, features, text, has_texts, image_size)
@@ -484,7 +484,7 @@ def _of_parquet(datasets, split, parquet_paths):
   tables = []
   for path in parquet_paths:
     with files.opened(path) as file:
-      memory.require_file_fits(path, _least_bytes(parquet.read_metadata(file)))
+      machine_memory.require_file_fits(path, _least_bytes(parquet.read_metadata(file)))
       file.seek(0)
       tables.append(parquet.read_table(file))
   table = datasets.table.InMemoryTable(pyarrow.concat_tables(tables))

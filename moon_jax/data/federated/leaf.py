@@ -11,9 +11,9 @@ from moon_jax.core import files
 from moon_jax.core.errors import printable
 from moon_jax.core.flags import flag
 from moon_jax.data import texts
-from moon_jax.data.errors import DataError, one_line
+from moon_jax.data.data_errors import DataError, one_line
+from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import assembled
-from moon_jax.data.forms import Reading
 
 # Of a tweet in Sent140, LEAF keeps id, date, query, user, text and whether it trains.
 _TWEET_FIELDS, _TEXT_FIELD = 6, 4

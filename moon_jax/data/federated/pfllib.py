@@ -12,9 +12,9 @@ import numpy as np
 
 from moon_jax.core import files
 from moon_jax.data import pickles
-from moon_jax.data.errors import one_line
+from moon_jax.data.data_errors import one_line
+from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import assembled
-from moon_jax.data.forms import Reading
 
 _FLOAT_RANGE = (-1.0, 1.0)  # of images that PFLlib's own scripts write
 

@@ -19,9 +19,9 @@ import numpy as np
 from moon_jax.core import files
 from moon_jax.core.errors import printable
 from moon_jax.core.paths import expand
-from moon_jax.data.errors import one_line
+from moon_jax.data.data_errors import one_line
+from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import assembled
-from moon_jax.data.forms import Reading
 
 _ARRAY_CODE = 1  # of msgpack's extension types
 # Ending of a file with changes -> how it begins.

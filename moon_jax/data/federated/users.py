@@ -8,8 +8,8 @@ from moon_jax.core.client_names import name_of
 from moon_jax.core.errors import KnobError
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.types import Dataset, Stored
-from moon_jax.data.errors import DataError
-from moon_jax.data.rows import images_of_rows
+from moon_jax.data.data_errors import DataError
+from moon_jax.data.pixels import images_of_rows
 
 _VALIDATION_DRAW = 9  # of Purpose.SUBSET; 0 and 1 are the splits, 2 the users
 

@@ -1,4 +1,4 @@
-"""Writes a federation for `records`, user by user."""
+"""Writes a federation for the source `records`, user by user."""
 
 import os
 import pathlib
@@ -11,9 +11,9 @@ from moon_jax.core import signals
 from moon_jax.core.errors import RunError
 from moon_jax.core.flags import flag, option
 from moon_jax.core.types import Dataset, Scale
+from moon_jax.data.data_errors import DataError
 from moon_jax.data.dataset import Split, pair_fault, split_fault
-from moon_jax.data.errors import DataError
-from moon_jax.data.federated import assembled, records, users
+from moon_jax.data.federated import assembled, user_records, users
 from moon_jax.data.pixels import PixelSums, pixel_sums, statistics_of, with_channels
 
 
@@ -22,7 +22,7 @@ class _Written(NamedTuple):
 
   Attributes:
     name: name of the user.
-    check: see `records.check_of`.
+    check: see `user_records.check_of`.
     classes: the classes that the user has.
     counts: number of examples of each of these classes.
   """
@@ -63,9 +63,9 @@ def write(
   with signals.unfinished(partial):
     try:
       partial.mkdir(parents=True)
-      written, sums = _write_records(partial / records.RECORDS, federation)
+      written, sums = _write_records(partial / user_records.RECORDS, federation)
       index = _index(federation, written, sums, test, statistics)
-      np.savez(partial / records.INDEX, **index)
+      np.savez(partial / user_records.INDEX, **index)
       partial.rename(out)
     except OSError as error:
       words = option('out', str(out))
@@ -86,13 +86,16 @@ def _write_records(
   try:
     for user in federation.train:
       images = with_channels(user.images)
-      record = records.record_of(images, user.labels)
+      record = user_records.record_of(images, user.labels)
       _as_os_error(lambda record=record: writer.write(record))
       # Not a count up to the largest class, which may be beyond 2^63.
       classes, counts = np.unique(user.labels, return_counts=True)
       written.append(
         _Written(
-          name=user.name, check=records.check_of(record), classes=classes, counts=counts
+          name=user.name,
+          check=user_records.check_of(record),
+          classes=classes,
+          counts=counts,
         )
       )
       sums = pixel_sums(images)
@@ -154,7 +157,7 @@ def _index(federation, written, sums, test, statistics) -> dict[str, np.ndarray]
     'test_y': test.labels,
   }
   if federation.scale != Scale():
-    index |= records.arrays_of_scale(federation.scale)
+    index |= user_records.arrays_of_scale(federation.scale)
   if federation.class_names:
     index['class_names'] = np.array(federation.class_names, str)
   if test.user_names is not None:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from moon_jax.core.flags import flag
-from moon_jax.data.errors import DataError
+from moon_jax.data.data_errors import DataError
 from moon_jax.data.partition import base
 from moon_jax.data.partition.base import Partition
 

@@ -14,7 +14,7 @@ from moon_jax import catalog
 from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import Form, Scale
-from moon_jax.data.errors import DataError
+from moon_jax.data.data_errors import DataError
 from moon_jax.data.pixels import CHANNELS, with_channels
 from moon_jax.data.scale import is_numeric, not_finite_fault, scale_fault, values_of
 

@@ -13,7 +13,7 @@ from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import PyTree
 from moon_jax.data.client_tests import ClientTestRows, hold_out, tests_of_users
-from moon_jax.data.device import DeviceSplit
+from moon_jax.data.device_split import DeviceSplit
 from moon_jax.data.federated import users
 from moon_jax.data.federated.users import TestUsers
 from moon_jax.data.partition import Partition

@@ -18,7 +18,7 @@ from moon_jax.round.segments import TrainSegment
 _ON_EVERY_DEVICE = PartitionSpec()
 
 
-def cohort_training(
+def make_cohort_training(
   training: LocalTraining,
   *,
   max_table_examples: int,

@@ -13,8 +13,8 @@ from moon_jax.core.flags import flag, option
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.types import Dataset
 from moon_jax.data import npz, sources
+from moon_jax.data.data_errors import DataError
 from moon_jax.data.dataset import ARRAY_NAMES, USER_ARRAYS
-from moon_jax.data.errors import DataError
 from moon_jax.data.federated import assembled, users, writing
 
 # Of a made-up federation: the classes, the sides of its images, the users that test,

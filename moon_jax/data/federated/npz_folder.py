@@ -4,12 +4,12 @@
 """
 
 from moon_jax.data import npz
-from moon_jax.data.errors import DataError
+from moon_jax.data.data_errors import DataError
+from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import assembled
-from moon_jax.data.forms import Reading
 
 
-def load_folder(
+def load_npz_folder(
   path: str, range: str = '', axes: str = '', normalize: str = 'auto'
 ) -> assembled.Federation:
   """Loads a folder of .npz files, one for each client; each client is a user.

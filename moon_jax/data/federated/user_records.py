@@ -19,8 +19,8 @@ from moon_jax.core import files
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset, Scale, Stored
+from moon_jax.data.data_errors import DataError, one_line
 from moon_jax.data.dataset import make_dataset
-from moon_jax.data.errors import DataError, one_line
 from moon_jax.data.federated import assembled
 from moon_jax.data.scale import is_valid_scale
 

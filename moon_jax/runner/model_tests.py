@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from moon_jax.building import client_tests, programs
+from moon_jax.building import client_test_programs, programs
 from moon_jax.building.experiment import Experiment
 from moon_jax.core.types import PyTree, State
 from moon_jax.platform import devices
@@ -221,7 +221,7 @@ def _test_clients(
       confusions.add(column, positions, score)
     return num_correct, numbers
 
-  return _in_groups(test, len(clients), client_tests.at_a_time(experiment))
+  return _in_groups(test, len(clients), client_test_programs.at_a_time(experiment))
 
 
 def _test_fine_tuned(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import ml_collections
 
 from moon_jax import catalog
-from moon_jax.config.trees import flatten
+from moon_jax.config.configuration import flatten
 from moon_jax.config.validation import ConfigError
 from moon_jax.core.errors import UsageError, did_you_mean
 from moon_jax.core.flags import option

@@ -13,7 +13,7 @@ from moon_jax.building import programs
 from moon_jax.building.experiment import Experiment
 from moon_jax.core import tree
 from moon_jax.core.types import PyTree, Server, State
-from moon_jax.data.device import DeviceSplit
+from moon_jax.data.device_split import DeviceSplit
 from moon_jax.platform import devices
 from moon_jax.round.evaluation import (
   ClientScore,
