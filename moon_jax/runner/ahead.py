@@ -6,6 +6,7 @@ experiment with shapes in place of pixels, and compiles. The run builds its own
 experiment from what was decoded, and takes the programs only if all shapes agree.
 """
 
+import sys
 import threading
 import time
 from typing import NamedTuple
@@ -57,22 +58,23 @@ class CompilerAhead:
     self._thread: threading.Thread | None = None
     self._is_cancelled = threading.Event()
     self._compiled_ahead: _CompiledAhead | None = None
+    self._failure: Exception | None = None
 
   def load(self, options: DataOptions) -> Dataset:
     """Loads as `load_data` does, and returns once the programs are compiled as well.
 
     The run waits, because the compiler changes JAX's settings while it uses the cache
-    of programs.
+    of programs. An error of the data is raised at once; the process then ends when what
+    is being compiled is.
     """
     try:
       dataset = load_data(options, announce=self._start_compiling)
     except BaseException:
       self._is_cancelled.set()
-      self._wait()
       raise
     if self._thread and self._thread.is_alive():
       with activity.doing('compiling the round and the test'):
-        self._wait()
+        self._thread.join()
     return dataset
 
   def programs_for(
@@ -81,13 +83,20 @@ class CompilerAhead:
     """The programs, and the seconds that they took; (None, 0.0) if none fit.
 
     They fit an experiment of the same configuration whose plans and arrays have the
-    same shapes.
+    same shapes. If compiling failed, a line on standard error says why.
 
     Args:
       experiment: the run's experiment.
       state: the state from which the run continues.
       inputs: inputs of any round.
     """
+    if self._failure:
+      reason = str(self._failure).partition('\n')[0]
+      print(
+        'compiling beside the decoding failed, so it begins again: '
+        f'{type(self._failure).__name__}: {reason}',
+        file=sys.stderr,
+      )
     ahead = self._compiled_ahead
     if ahead is None or ahead.experiment.config != experiment.config:
       return None, 0.0
@@ -141,14 +150,10 @@ class CompilerAhead:
         compiled=compiled,
         seconds=time.perf_counter() - begin,
       )
-    except Exception:
-      # Ignored: the run builds the same and raises the same error, after errors of the
-      # pictures.
-      return
-
-  def _wait(self):
-    if self._thread:
-      self._thread.join()
+    except Exception as error:
+      # The run builds the same, and raises the same error, after those of the pictures.
+      # If it raises none, `programs_for` reports this one.
+      self._failure = error
 
 
 def _arrays(experiment, state, inputs):

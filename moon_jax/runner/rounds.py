@@ -206,13 +206,13 @@ class Rounds:
     first_packed = self._pack(self.left.start)
     self._first_packed = futures.Future()
     self._first_packed.set_result(first_packed)
-    print_text('compiling one round and one test ... ', end='')
-    begin = time.perf_counter()
     compiled_ahead, ahead_seconds = None, 0.0
     if ahead and not self._keep_states:
       compiled_ahead, ahead_seconds = ahead.programs_for(
         self._experiment, self._state, first_packed.inputs
       )
+    print_text('compiling one round and one test ... ', end='')
+    begin = time.perf_counter()
     with activity.doing('tracing the programs'):
       self._programs, self._host_test_programs = compile_cache.compiled(
         self._experiment.config.execution.compile_cache,

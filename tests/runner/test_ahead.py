@@ -72,17 +72,42 @@ def test_a_first_start_compiles_beside_decoding_and_a_later_one_records_the_same
   assert records[0].read_bytes() == records[1].read_bytes()
 
 
-def test_a_picture_that_cannot_be_decoded_ends_the_start_as_before(
+def test_a_picture_that_cannot_be_decoded_is_reported_while_the_compiler_runs(
   tmp_path, monkeypatch
 ):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   monkeypatch.setattr(ahead, 'MIN_PICTURES', 1)
   sizes = {'train': 60, 'test': 20}
   prepare(tmp_path, 'cifar10', sizes, last={'image': b'no picture'})
+  is_reported = threading.Event()
+  reported_in_time = []
+
+  def build_late(*_, **__):
+    reported_in_time.append(is_reported.wait(timeout=60))
+
+  monkeypatch.setattr(ahead, 'build', build_late)
   refused = launched(ROOT, words(tmp_path))
+  is_reported.set()
+  for thread in threading.enumerate():
+    if thread.name == 'compiling ahead':
+      thread.join()
   assert refused.returncode == ExitCode.USAGE
   assert 'test example 19 cannot be used' in refused.stderr
-  assert 'compiling ahead' not in [thread.name for thread in threading.enumerate()]
+  assert reported_in_time == [True]
+
+
+def test_a_failure_of_the_compiler_ahead_is_reported_and_the_run_compiles(
+  folder, monkeypatch
+):
+  def build(*_, **__):
+    raise ValueError('no pixels')
+
+  monkeypatch.setattr(ahead, 'build', build)
+  first = launched(ROOT, words(folder))
+  assert first.returncode == ExitCode.DONE, first.stderr
+  failure = 'compiling beside the decoding failed, so it begins again: ValueError: '
+  assert f'{failure}no pixels\n' in first.stderr
+  assert 'beside decoding' not in first.stdout
 
 
 def test_the_programs_are_those_of_the_run_or_none(folder):
