@@ -22,7 +22,7 @@ from benchmarks import processes
 from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.data.dataset import make_dataset
-from moon_jax.runner import checkpoint, clock, loop, run_directory
+from moon_jax.runner import checkpoint, clock, run_directory, start
 
 EXAMPLES = 5  # of a client
 COHORT = 50  # clients in a round
@@ -92,7 +92,7 @@ def _run(options, request):
   checkpoint.Checkpoints.newest_or = timed_restore
   begin = time.perf_counter()
   with contextlib.redirect_stdout(sys.stderr):
-    loop.run(request, load=lambda options: _data(options.num_clients))
+    start.run(request, load=lambda options: _data(options.num_clients))
   seconds = time.perf_counter() - begin
   timings = files.read_lines(request.workdir / run_directory.TIMINGS)[-options.rounds :]
   is_resumed = options.rounds != ROUNDS

@@ -16,7 +16,7 @@ import jax
 
 from moon_jax.config import cli
 from moon_jax.core import files
-from moon_jax.runner import loop, run_directory
+from moon_jax.runner import run_directory, start
 
 _COMPILED = '/jax/core/compile/backend_compile_duration'
 
@@ -35,7 +35,7 @@ def main() -> None:
     request = cli.parse([*sys.argv[1:], f'--workdir={workdir}'])
     begin = time.perf_counter()
     with contextlib.redirect_stdout(sys.stderr):
-      loop.run(request)
+      start.run(request)
     end_to_end = time.perf_counter() - begin
     rounds = files.read_lines(workdir / run_directory.METRICS)
     timings = files.read_lines(workdir / run_directory.TIMINGS)

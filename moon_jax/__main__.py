@@ -78,9 +78,9 @@ def _launch(argv: list[str], stop: Stop) -> int:
     if not group and not (request.workdir / run_files.SUMMARY).exists():
       require_input_files([request.config])
     # Imported here: a mistyped flag is answered before JAX is loaded.
-    from moon_jax.runner import loop
+    from moon_jax.runner import start
 
-    return loop.run(request, stop, may_compile_ahead=True)
+    return start.run(request, stop, may_compile_ahead=True)
 
 
 if __name__ == '__main__':

@@ -24,8 +24,8 @@ from moon_jax.predict import inference
 from moon_jax.runner import (
   client_file,
   client_store,
-  loop,
   run_directory,
+  start,
   stop_requests,
 )
 from moon_jax.runner.callbacks import stop_if_diverged
@@ -125,7 +125,7 @@ def run(
   workdir = expand(workdir)
   files.require_writable(workdir)
   command = f'moon_jax.run(config, {str(workdir)!r})'
-  loop.run(cli.request(config, workdir, command), callbacks=callbacks)
+  start.run(cli.request(config, workdir, command), callbacks=callbacks)
   return Result(
     workdir=workdir,
     metrics=files.read_lines(workdir / run_directory.METRICS),

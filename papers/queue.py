@@ -36,7 +36,7 @@ from moon_jax.core import files, signals
 from moon_jax.core.errors import ExitCode, RunError, UsageError, exit_code_of
 from moon_jax.core.paths import file_name
 from moon_jax.platform import devices
-from moon_jax.runner import clock, loop, provenance, run_directory
+from moon_jax.runner import clock, provenance, run_directory, start
 from moon_jax.runner.stop_requests import Stop, StoppedError
 from moon_jax.sweeps import running
 from moon_jax.sweeps.planned_runs import SweepRun, in_one_folder
@@ -163,7 +163,7 @@ def work(
       with run_directory.locked(workdir.parent / 'held' / run.name):
         if not _is_kept(run, results):
           print(f'{run.name}: {running.state_of(run)}', flush=True)
-          loop.run(run.request, stop, load=load)
+          start.run(run.request, stop, load=load)
           print('kept', kept_runs.keep_run(workdir, results), flush=True)
           partitions.add(results.parent / partitions.TABLE.name, workdir)
           stop.check(run.request.config.num_rounds)  # requested in the last round

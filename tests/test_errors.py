@@ -170,13 +170,20 @@ convert --out=runs -> exists already
 convert --out=a.npz --config.data.limit=3 -> --config.data.limit=3
 convert --out=a --config.data.source=nope -> --config.data.source='nope'
 """
+# Found after that, in the data. `two` has tables of two classes.
+DATA = """
+launch --config.num_clients=5000 -> 5000 clients with at least 10 examples need 50000
+launch --config.data.source=table --config.data.path=two --config.data.label=x -> 'x'
+launch --config.data.source=table --config.data.path=two --config.metrics=top5 -> top5
+launch --config.data.source=imagefolder --config.data.path=runs -> runs
+"""
 EARLY_PROGRAM = """
 import contextlib, io, sys
 from moon_jax import __main__, export
 from moon_jax.data import convert
 from moon_jax.predict import command as predict
 from moon_jax.report import __main__ as report
-from moon_jax.runner.signals import Stop
+from moon_jax.runner.stop_requests import Stop
 from moon_jax.sweeps import command as sweep
 mains = {
   'export': export.main,
@@ -200,10 +207,17 @@ def test_a_mistake_of_a_command_line_is_found_before_anything_slow(tmp_path):
   write_run(tmp_path / 'runs/a', [0.5])
   (tmp_path / 'empty').mkdir()
   (tmp_path / 'runs/b.npz').mkdir()
-  cases = [line.split(' -> ') for line in EARLY.strip().splitlines()]
+  (tmp_path / 'two').mkdir()
+  for name in ('train.csv', 'test.csv'):
+    table = 'length,label\n' + '1.5,iris\n2.5,rose\n' * 100
+    (tmp_path / 'two' / name).write_text(table)
+  early, late = (
+    [line.split(' -> ') for line in lines.strip().splitlines()]
+    for lines in (EARLY, DATA)
+  )
   process = subprocess.run(
     [sys.executable, '-c', EARLY_PROGRAM],
-    input='\n'.join(words for words, _ in cases),
+    input='\n'.join(words for words, _ in early + late),
     cwd=tmp_path,
     env=os.environ | {'PYTHONPATH': os.path.dirname(LAUNCH)},
     capture_output=True,
@@ -212,9 +226,11 @@ def test_a_mistake_of_a_command_line_is_found_before_anything_slow(tmp_path):
   )
   assert process.returncode == 0, process.stderr
   faults = []
-  for (words, fragment), answer in zip(cases, process.stdout.splitlines(), strict=True):
+  answers = process.stdout.splitlines()
+  for (words, fragment), answer in zip(early + late, answers, strict=True):
     code, slow, lines = ast.literal_eval(answer)
-    if code != ExitCode.USAGE or slow or fragment not in ''.join(lines[-1:]):
+    is_too_late = 'jax' in slow if [words, fragment] in late else slow
+    if code != ExitCode.USAGE or is_too_late or fragment not in ''.join(lines[-1:]):
       faults.append(f'{words}: {answer}')
   assert not faults, '\n'.join(faults)
 

@@ -21,7 +21,7 @@ from moon_jax.platform import client_memory, devices
 from moon_jax.predict import command as predict_lib
 from moon_jax.predict import inference
 from moon_jax.round.examination import with_empty_sums
-from moon_jax.runner import checkpoint, loop
+from moon_jax.runner import checkpoint, start
 from tests import world
 from tests.data.federations import save_arrays
 from tests.processes import ROOT, contents, launch
@@ -46,7 +46,7 @@ KINDS_OF_MEMORY = ('fedavg', 'scaffold', 'sa_moon', 'decentralized_moon', 'solo'
 def run_in(folder, *flags):
   """A finished run's directory."""
   request = cli.parse([*FLAGS, *flags, f'--workdir={folder / "run"}'])
-  assert loop.run(request) == ExitCode.DONE
+  assert start.run(request) == ExitCode.DONE
   return folder / 'run'
 
 

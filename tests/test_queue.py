@@ -8,7 +8,7 @@ import pytest
 from moon_jax import config
 from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, UsageError
-from moon_jax.runner import loop, run_directory, stop_requests
+from moon_jax.runner import run_directory, start, stop_requests
 from papers import kept_runs, queue
 from tests.processes import ROOT, launch
 from tests.run_directories import TINY, write_lines
@@ -75,13 +75,13 @@ def test_each_run_is_kept_once_and_what_was_stopped_goes_on(
   moon_runs = queued_runs[1::2]
   names = [queued_run.name for queued_run in moon_runs]
   begun_names = []
-  run = loop.run
+  run = start.run
 
   def record_and_run(request, *arguments, **options):
     begun_names.append(request.workdir.name)
     return run(request, *arguments, **options)
 
-  monkeypatch.setattr(loop, 'run', record_and_run)
+  monkeypatch.setattr(start, 'run', record_and_run)
   with pytest.raises(stop_requests.StoppedError):
     queue.work(moon_runs, results, StopInTheFirstRound())
   assert kept_runs.read_all(results) == {}
@@ -168,7 +168,7 @@ def test_what_another_process_runs_is_left_to_it(queued_runs, results, monkeypat
     if len(begun_names) == 3:
       locks.close()  # the other one is killed
 
-  monkeypatch.setattr(loop, 'run', run)
+  monkeypatch.setattr(start, 'run', run)
   assert queue.work(queued_runs, results, stop_requests.Stop()) is ExitCode.DONE
   assert begun_names == [
     queued_run.name for queued_run in (*queued_runs[1:], queued_runs[0])
@@ -188,7 +188,7 @@ def test_a_run_that_fails_holds_no_other_back(
     if request.workdir.name in errors:
       raise errors[request.workdir.name]
 
-  monkeypatch.setattr(loop, 'run', run)
+  monkeypatch.setattr(start, 'run', run)
   assert queue.work(queued_runs, results, stop_requests.Stop()) is ExitCode.FAILED
   first, *_, last = capsys.readouterr().err.splitlines()
   assert first == f'{queued_runs[0].name}: no data'
@@ -200,7 +200,7 @@ def test_a_run_that_fails_holds_no_other_back(
 def test_a_request_in_the_last_round_of_a_run_begins_no_other(
   queued_runs, results, monkeypatch
 ):
-  monkeypatch.setattr(loop, 'run', lambda *arguments, **options: None)
+  monkeypatch.setattr(start, 'run', lambda *arguments, **options: None)
   with pytest.raises(stop_requests.StoppedError):
     queue.work(queued_runs, results, StopInTheFirstRound())
   assert are_kept(queued_runs, results) == [True, False, False, False]

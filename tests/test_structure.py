@@ -23,6 +23,7 @@ LAYERS = (
   ('core.files', 'core.machine_memory'),
   ('core.outputs', 'core.client_names'),
   ('core.tree', 'core.keys', 'core.user_cache', 'core.weights', 'core.imports'),
+  ('core.device_keys',),
   ('catalog',),
   ('config',),
   ('metrics',),

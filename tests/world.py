@@ -12,7 +12,7 @@ from moon_jax import config as config_lib
 from moon_jax.algorithms.wrappers import topology
 from moon_jax.building import experiment, programs, round_scalars, scheduling
 from moon_jax.building.algorithm import AlgorithmOptions, make_algorithm
-from moon_jax.building.data import TrainingData
+from moon_jax.building.training_data import TrainingData
 from moon_jax.core.types import Form, Scale
 from moon_jax.data import device_split, partition
 from moon_jax.models import layers

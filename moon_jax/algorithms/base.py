@@ -126,7 +126,7 @@ class Algorithm(NamedTuple):
     after_update: (params with the local optimizer's update, params before it, task) ->
       the params after the step. The optimizer's state does not see the change.
     after_step: (task, loss [], gradient of the loss, key of the step) -> `task.local`
-      of the next step. A random draw takes `keys.for_purpose(key, ...)`;
+      of the next step. A random draw takes `device_keys.for_purpose(key, ...)`;
       `task.loss_with` gives the loss under another `task.local`.
     examine: (Outputs, Batch) -> sums over the real examples of a batch. If it is set,
       the trained network sees all examples of the client once after the last step, in

@@ -9,7 +9,8 @@ from moon_jax.algorithms import base, temperature
 from moon_jax.algorithms.moon import moon
 from moon_jax.algorithms.wrappers.view import with_view
 from moon_jax.core import tree
-from moon_jax.core.keys import Purpose, for_purpose
+from moon_jax.core.device_keys import for_purpose
+from moon_jax.core.keys import Purpose
 from moon_jax.core.types import PyTree, Server, Upload
 
 

@@ -1,13 +1,11 @@
-"""The data of an experiment: loaded, divided among its owners, and on the devices."""
+"""The data of an experiment: loaded, and divided among its owners. Needs no JAX."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from jax.sharding import Mesh
 
 from moon_jax import catalog
-from moon_jax.building.streaming import Stream
 from moon_jax.config import (
   Config,
   ConfigError,
@@ -21,13 +19,12 @@ from moon_jax.core import activity
 from moon_jax.core.client_names import name_of
 from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
-from moon_jax.core.types import Dataset, Form, PyTree, Scale
+from moon_jax.core.types import Dataset, Form
 from moon_jax.data import example_forms, holdout, partition, sources
 from moon_jax.data.data_errors import DataError
-from moon_jax.data.device_split import DeviceSplit, TrainSplit
 from moon_jax.data.federated import users
 from moon_jax.data.partition import Partition
-from moon_jax.planning.attackers import labels_in_training
+from moon_jax.metrics import measuring
 
 
 class DataOptions:
@@ -88,52 +85,30 @@ class Divided(NamedTuple):
 
   def client_name(self, client: int) -> str:
     """The name that the data give a client, or its number."""
-    return _client_name(self.user_ids, client)
+    return client_name(self.user_ids, client)
 
 
-class TrainingData(NamedTuple):
-  """The clients' training examples: who owns them, and where they are.
+class PreparedData(NamedTuple):
+  """What is known of an experiment without JAX.
 
   Attributes:
-    partition: the owner of each training example.
-    class_counts: [N, Y] training examples of each client and class.
-    train: the training split on the devices; if it stays on disk, its shape.
-    stream: reads each cohort's part of the split; None if the split is on the devices.
-    user_ids: [N] ids of the users that are the clients; None for dealt data.
-    num_users_left_out: users with fewer than `partition.min_size` training examples.
-    class_names: [Y] names of the classes; () if the data have none.
-    scale: the scale that the images have in the source.
-    digest: SHA-256 of the whole data set, in hexadecimal.
-    form: what the arrays hold.
-    feature_names: [D] names of the numbers of an example; () if the data have none.
-    words: [V] the vocabulary, if the examples were texts; () otherwise.
-    sample_rate: samples in a second, if the examples were sounds; 0 otherwise.
+    config: the configuration, with the number of clients that the data decide.
+    loaded: the data set as it was loaded.
+    divided: the data set and the owner of each training example.
   """
 
-  partition: Partition
-  class_counts: np.ndarray
-  train: TrainSplit
-  stream: Stream | None
-  user_ids: np.ndarray | None
-  num_users_left_out: int
-  class_names: tuple[str, ...]
-  scale: Scale
-  digest: str
-  form: Form = Form()
-  feature_names: tuple[str, ...] = ()
-  words: tuple[str, ...] = ()
-  sample_rate: int = 0
-
-  def client_name(self, client: int) -> str:
-    """The name that the data give a client, or its number."""
-    return _client_name(self.user_ids, client)
-
-  def client_names(self) -> list[str]:
-    """[N] `client_name` of each client."""
-    return [self.client_name(client) for client in range(len(self.partition.sizes))]
+  config: Config
+  loaded: Dataset
+  divided: Divided
 
 
-def _client_name(user_ids: np.ndarray | None, client: int) -> str:
+def client_name(user_ids: np.ndarray | None, client: int) -> str:
+  """The name that the data give a client, or its number.
+
+  Args:
+    user_ids: [N] ids of the users that are the clients; None for dealt data.
+    client: its number.
+  """
   return str(client) if user_ids is None else name_of(user_ids[client])
 
 
@@ -166,7 +141,7 @@ def with_clients_of_data(config: Config, divided: Divided) -> Config:
 
   Raises:
     ConfigError: the number does not fit other knobs.
-    KnobError: the configuration has a part that is not for such data.
+    KnobError: the configuration has a part, or a metric, that is not for such data.
   """
   if DataOptions(config).users_are_clients:
     changes = {'num_clients': divided.num_clients}
@@ -174,6 +149,8 @@ def with_clients_of_data(config: Config, divided: Divided) -> Config:
     if problems := complaints(used_knobs(flatten(config)) | changes):
       raise ConfigError(problems)
   require_fitting_parts(config, divided.dataset.form)
+  metrics = catalog.listed_words(config.metrics)
+  measuring.require_classes(metrics, divided.dataset.num_classes)
   return config
 
 
@@ -209,6 +186,29 @@ def load_data(
     return sources.load(
       options.source, limit=options.limit, announce=announce, **source_options
     )
+
+
+def prepare(
+  asked_config: Config, load: Callable[[DataOptions], Dataset] = load_data
+) -> PreparedData:
+  """Loads the data and divides it, which finds most mistakes that depend on the data.
+
+  Args:
+    asked_config: the configuration as it was asked for.
+    load: function that loads the data.
+
+  Raises:
+    UsageError: the data are missing, cannot be divided as asked, or do not fit.
+  """
+  config_for_data = with_one_client_if_centralized(asked_config)
+  options = DataOptions(config_for_data)
+  loaded = load(options)
+  divided = divide(loaded, options)
+  return PreparedData(
+    config=with_clients_of_data(config_for_data, divided),
+    loaded=loaded,
+    divided=divided,
+  )
 
 
 def divide(loaded: Dataset, options: DataOptions) -> Divided:
@@ -314,51 +314,3 @@ def require_fitting_parts(config: Config, form: Form) -> None:
       'adds noise to grey levels, and these data are other numbers: choose another '
       'partition.',
     )
-
-
-def count_classes(dataset: Dataset, training_partition: Partition) -> np.ndarray:
-  """[N, Y] training examples of each client and class, as they are labelled."""
-  if dataset.stored:
-    return dataset.stored.class_counts
-  return partition.class_counts(
-    training_partition, dataset.train_labels, dataset.num_classes
-  )
-
-
-def train_on_devices(
-  divided: Divided,
-  training_partition: Partition,
-  label_flippers: np.ndarray,
-  mesh: Mesh,
-  put: Callable[[PyTree, Mesh], PyTree],
-) -> TrainSplit:
-  """The training split on the devices, as its owners see it.
-
-  Args:
-    divided: the data, in memory.
-    training_partition: the owner of each example on which a client trains.
-    label_flippers: ids of the clients that train on flipped labels.
-    mesh: the devices.
-    put: puts arrays on the devices, or makes shapes of them.
-  """
-  dataset = divided.dataset
-  # Of all that a client owns, also of what tests it.
-  images = divided.image_view(dataset.train_images, divided.partition)
-  labels = labels_in_training(dataset, training_partition, label_flippers)
-  position_of_row = np.zeros(len(labels), np.int32)
-  rows_by_owner = training_partition.indices
-  position_of_row[rows_by_owner] = np.arange(len(rows_by_owner))
-  split = TrainSplit(
-    examples=DeviceSplit(
-      images=images,
-      labels=labels,
-      mean=dataset.mean,
-      std=dataset.std,
-      content=dataset.form.content,
-    ),
-    rows_by_owner=rows_by_owner,
-    offsets=training_partition.offsets.astype(np.int32),
-    position_of_row=position_of_row,
-    holds_cohort_only=False,
-  )
-  return put(split, mesh)

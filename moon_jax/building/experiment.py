@@ -9,19 +9,15 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from moon_jax import catalog, models
+from moon_jax import models
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.building.algorithm import AlgorithmOptions, make_algorithm
 from moon_jax.building.data import (
   DataOptions,
   Divided,
-  TrainingData,
-  count_classes,
-  divide,
+  PreparedData,
   load_data,
-  train_on_devices,
-  with_clients_of_data,
-  with_one_client_if_centralized,
+  prepare,
 )
 from moon_jax.building.initial_weights import with_initial_weights
 from moon_jax.building.layer_training import FreezingOptions, with_frozen
@@ -39,12 +35,16 @@ from moon_jax.building.test_examples import (
   hold_out_client_tests,
   tests_on_devices,
 )
+from moon_jax.building.training_data import (
+  TrainingData,
+  count_classes,
+  train_on_devices,
+)
 from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.config import Config
 from moon_jax.core import tree
 from moon_jax.core.types import Dataset, PyTree, Server, State
 from moon_jax.data import sources
-from moon_jax.metrics.measuring import require_classes
 from moon_jax.planning.planner import Planner
 from moon_jax.platform import client_memory, devices
 from moon_jax.platform.client_memory import ClientMemory
@@ -94,7 +94,6 @@ class Options:
   """What a configuration says about each step of building; the steps see no more.
 
   Attributes:
-    metrics: names of the metrics of tests.
     network: about the network.
     freezing: about the layers that are not trained.
     algorithm: about the algorithm.
@@ -104,7 +103,6 @@ class Options:
   """
 
   def __init__(self, config: Config) -> None:
-    self.metrics = catalog.listed_words(config.metrics)
     self.network = NetworkOptions(config)
     self.freezing = FreezingOptions(config)
     self.algorithm = AlgorithmOptions(config)
@@ -142,7 +140,6 @@ def assemble(options: Options, divided: Divided, backend: str | None) -> Assembl
     UsageError: a part does not fit the data.
   """
   dataset = divided.dataset
-  require_classes(options.metrics, dataset.num_classes)
   image_shape = dataset.train_images.shape[1:]
   network = make_network(
     options.network, image_shape, dataset.num_classes, backend, dataset.form
@@ -178,11 +175,28 @@ def build(
 ) -> Experiment:
   """Loads the data, deals it out and builds the functions; compiles nothing.
 
-  It prints what there is to say about the initial weights, to standard error.
-
   Args:
     asked_config: the configuration as it was asked for.
     load: function that loads the data.
+    min_steps: see `build_with`.
+    has_arrays: see `build_with`.
+
+  Raises:
+    UsageError: the data are missing, cannot be dealt as asked, or do not fit.
+  """
+  prepared = prepare(asked_config, load)
+  return build_with(prepared, min_steps, has_arrays=has_arrays)
+
+
+def build_with(
+  prepared: PreparedData, min_steps: int = 0, *, has_arrays: bool = True
+) -> Experiment:
+  """Builds the functions for data that are loaded and dealt out; compiles nothing.
+
+  It prints what there is to say about the initial weights, to standard error.
+
+  Args:
+    prepared: the configuration and its data.
     min_steps: lower bound of the steps that a round has room for, so that runs that
       need fewer steps share programs.
     has_arrays: whether the loaded images have pixels, which are put on the devices. If
@@ -190,15 +204,10 @@ def build(
       the same.
 
   Raises:
-    UsageError: the data are missing, cannot be dealt as asked, or do not fit.
+    UsageError: a part does not fit the data.
   """
   backend = jax.default_backend()
-  config_for_data = with_one_client_if_centralized(asked_config)
-  data_options = DataOptions(config_for_data)
-  loaded = load(data_options)
-  divided = divide(loaded, data_options)
-  config = with_clients_of_data(config_for_data, divided)
-
+  config, divided = prepared.config, prepared.divided
   options = Options(config)
   assembled = assemble(options, divided, backend)
   network, algorithm = assembled.network, assembled.algorithm
@@ -251,7 +260,7 @@ def build(
       feature_names=dataset.feature_names,
       words=dataset.words,
       sample_rate=dataset.sample_rate,
-      digest=sources.digest(loaded) if has_arrays else '',
+      digest=sources.digest(prepared.loaded) if has_arrays else '',
     ),
     tests=tests,
     network=network,

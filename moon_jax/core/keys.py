@@ -1,9 +1,10 @@
-"""Random keys: every draw is a function of what it is for, and of nothing else."""
+"""Random draws of the host: each is a function of what it is for, and of nothing else.
+
+`device_keys` has those of the devices.
+"""
 
 import enum
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 
@@ -50,22 +51,3 @@ def host_rng(seed: int, purpose: Purpose, *parts: int) -> np.random.Generator:
   """
   entropy = np.random.SeedSequence([seed, int(purpose), *parts])
   return np.random.Generator(np.random.Philox(entropy))
-
-
-def step_key(seed: jax.Array, *parts: jax.Array) -> jax.Array:
-  """A typed JAX key of a local step, keyed by (seed, round, client, step)."""
-  key = jax.random.key(seed)
-  for part in parts:
-    key = jax.random.fold_in(key, part)
-  return key
-
-
-def seed_for(seed: jax.Array, purpose: Purpose) -> jax.Array:
-  """[] int32 seed -> [] int32 seed for the draws of one purpose."""
-  key = for_purpose(jax.random.key(seed), purpose)
-  return jax.random.randint(key, (), 0, jnp.iinfo(jnp.int32).max)
-
-
-def for_purpose(key: jax.Array, purpose: Purpose) -> jax.Array:
-  """The key of one of the draws of a step."""
-  return jax.random.fold_in(key, int(purpose))

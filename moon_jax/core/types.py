@@ -8,13 +8,19 @@ Axis letters, the same in every docstring:
 
 `variables` is a flax variable dict, `{'params': ...}`. `memory` is what a client (or
 the server) keeps between rounds; an algorithm that keeps nothing uses `()`.
+
+It does not load JAX, whose arrays it only names: the data are read before.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from __future__ import annotations
 
-import jax
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
 import numpy as np
+
+if TYPE_CHECKING:
+  import jax
 
 PyTree = Any
 LANES = 'lanes'  # the only axis of the mesh of devices, which share the lanes

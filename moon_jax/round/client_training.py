@@ -10,8 +10,9 @@ import optax
 from moon_jax.algorithms import losses
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.core import tree
+from moon_jax.core.device_keys import for_purpose
 from moon_jax.core.errors import UsageError
-from moon_jax.core.keys import Purpose, for_purpose
+from moon_jax.core.keys import Purpose
 from moon_jax.core.types import Batch, ClientMetrics, PyTree, Scalars, Task, Upload
 from moon_jax.data.device_split import TrainSplit
 from moon_jax.models import Network

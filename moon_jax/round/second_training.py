@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from moon_jax.algorithms.base import SecondTraining
-from moon_jax.core.keys import seed_for
+from moon_jax.core.device_keys import seed_for
 from moon_jax.round.client_training import Finished, Work
 
 

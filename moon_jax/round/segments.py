@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax.core import tree
-from moon_jax.core.keys import Purpose, for_purpose, step_key
+from moon_jax.core.device_keys import for_purpose, step_key
+from moon_jax.core.keys import Purpose
 from moon_jax.data.augment import Augment
 from moon_jax.data.device_split import View, masked
 from moon_jax.round.client_training import LocalTraining, Progress, Work

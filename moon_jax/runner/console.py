@@ -1,26 +1,15 @@
-"""Prints what a run does: a few lines at the start, then a line or a bar for rounds.
-
-Whatever takes long is shown with its seconds: on a terminal below the bar, in a file by
-a line whenever nothing was printed for SILENT_SECONDS.
-"""
+"""Prints what a run does: a few lines at the start, then a line or a bar for rounds."""
 
 import collections
-import contextlib
 import pathlib
-import threading
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 
 import jax
 import numpy as np
-from rich import progress
-from rich.console import Console as Terminal
-from rich.console import Group
-from rich.live import Live
 
 from moon_jax.building.experiment import Experiment
 from moon_jax.config.cli import Request
-from moon_jax.core import activity, files, tree
+from moon_jax.core import files, tree
 from moon_jax.core.errors import NoCheckpointError, printable
 from moon_jax.core.types import State
 from moon_jax.data import example_forms
@@ -31,117 +20,37 @@ from moon_jax.runner.callbacks import Callback, Run
 from moon_jax.runner.clock import time_spent
 from moon_jax.runner.round_records import TARGET, Record, terms
 from moon_jax.runner.rounds import Round, is_due
+from moon_jax.runner.screen import Screen
 
-SILENT_SECONDS = 30.0  # in a file; then a line says what the run is doing
-_BRIEF_SECONDS = 2.0  # what takes less is not shown on a terminal
 _MIN_ESTIMATE_SECONDS = 10.0  # what takes less needs no estimate
 
 
 class Console(Callback):
-  """Prints to standard output: a bar on a terminal and in a notebook, otherwise lines.
+  """Prints a run on a screen: a bar on a terminal and in a notebook, otherwise lines.
 
   Attributes:
     measured: parts that are recorded and no terms of the loss; see `Algorithm`.
   """
 
   def __init__(
-    self,
-    terminal: Terminal | None = None,
-    describe_sweep: Callable[[float], str] | None = None,
+    self, screen: Screen, describe_sweep: Callable[[float], str] | None = None
   ):
     """Prints nothing yet.
 
     Args:
-      terminal: where it prints; None: standard output.
-      describe_sweep: see `loop.run`.
+      screen: where it prints.
+      describe_sweep: see `start.run`.
     """
+    self._screen = screen
     self._describe_sweep = describe_sweep
-    self._terminal = terminal or Terminal(
-      highlight=False,
-      soft_wrap=True,
-      markup=False,
-      emoji=False,
-      quiet=not hosts.is_first(),
-    )
-    self._bar = progress.Progress(
-      '{task.description}',
-      progress.MofNCompleteColumn(),
-      progress.BarColumn(14),
-      progress.TimeElapsedColumn(),
-      progress.TimeRemainingColumn(),
-      '{task.fields[news]}',
-      console=self._terminal,
-    )
-    self._live = None
-    if self._terminal.is_terminal and not (
-      self._terminal.is_jupyter or self._terminal.quiet
-    ):
-      self._live = Live(
-        get_renderable=self._bar_and_activity,
-        console=self._terminal,
-        refresh_per_second=2,
-      )
     self._notebook_bar = None
     self._rounds = range(0)
     self._eval_every_rounds = 1
-    self._line_begun = ''  # on a terminal, until its end is known
-    self._is_in_line = False  # in a file
-    self._spoken_at = time.monotonic()
-    self._printing = threading.RLock()
-    self._ended = threading.Event()
     self.measured = ()
 
   def say(self, text: str, end: str = '\n') -> None:
     """Prints one line, or the beginning of one."""
-    with self._printing:
-      if self._live and not end:
-        self._line_begun = text
-        return
-      self._terminal.print(printable(self._line_begun + text), end=end)
-      self._line_begun = ''
-      self._is_in_line = not end
-      self._spoken_at = time.monotonic()
-
-  @contextlib.contextmanager
-  def watching(self) -> Iterator[None]:
-    """Inside, whatever takes long is shown with its seconds."""
-    if self._live:
-      self._live.start()
-      watcher = None
-    else:
-      watcher = threading.Thread(target=self._watch, name='console', daemon=True)
-      watcher.start()
-    try:
-      yield
-    finally:
-      self.close()
-      if watcher:
-        watcher.join()
-
-  def _watch(self):
-    """Says what the run is doing whenever nothing was said for a while."""
-    while True:
-      seconds_left = self._spoken_at + SILENT_SECONDS - time.monotonic()
-      if self._ended.wait(max(seconds_left, 0.01)):
-        return
-      with self._printing:
-        is_silent = time.monotonic() - self._spoken_at >= SILENT_SECONDS
-        doing = activity.current()
-        if not is_silent or doing is None or self._ended.is_set():
-          continue
-        if self._is_in_line:
-          # The line goes on: 'compiling one round and one test ... 30 s ... 60 s ... '
-          self.say(f'{time.monotonic() - doing.begun_at:.0f} s ... ', end='')
-        else:
-          self.say(doing.describe())
-
-  def _bar_and_activity(self):
-    """What is at the bottom of a terminal."""
-    lines = [self._bar.get_renderable()] if self._bar.tasks else []
-    doing = activity.current()
-    if doing and time.monotonic() - doing.begun_at >= _BRIEF_SECONDS:
-      lines.append(printable(doing.describe()))
-    return Group(*lines)
+    self._screen.say(text, end)
 
   def expect(self, seconds_of_round: float | None) -> None:
     """Prints how long the run, and the sweep that begins with it, will take.
@@ -178,15 +87,6 @@ class Console(Callback):
         f'about {duration(seconds_left)} left for {len(rounds_left)} rounds'
         f'{without_tests}, by the first one'
       )
-
-  def devices(self) -> None:
-    """Prints the devices."""
-    kinds = [f'{device.platform} ({device.device_kind})' for device in jax.devices()]
-    words = [f'{count} x {kind}' for kind, count in collections.Counter(kinds).items()]
-    self.say(f'devices: {", ".join(words)}; JAX {jax.__version__}')
-    if names := collections.Counter(hosts.names()):
-      words = [f'{count} on {name}' for name, count in names.items()]
-      self.say(f'processes: {hosts.count()}; {", ".join(words)}')
 
   def introduce(self, request: Request, experiment: Experiment, state: State) -> None:
     """Prints what is run, from which round, and on which data.
@@ -267,19 +167,17 @@ class Console(Callback):
     self._rounds = run.rounds
     if run.config:
       self._eval_every_rounds = run.config.eval_every_rounds
-    if self._terminal.is_jupyter:
+    if self._screen.is_notebook:
       from IPython.display import HTML, display  # every notebook has IPython
 
       self._notebook_bar = display(HTML(), display_id=True)
-    self._bar.add_task(
+    self._screen.bar.add_task(
       'round', total=run.rounds.stop, completed=run.rounds.start, news=''
     )
 
   def close(self) -> None:
     """Ends the bar."""
-    self._ended.set()
-    if self._live:
-      self._live.stop()
+    self._screen.close()
 
   def after_round(self, round: Round) -> None:
     """Moves the bar, or prints the line of the round."""
@@ -297,8 +195,9 @@ class Console(Callback):
       html = f'{bar} {position} {news}'
       self._notebook_bar.update({'text/html': html}, raw=True)
       return
-    if self._live:
-      self._bar.update(self._bar.task_ids[0], completed=round.number, news=news)
+    if self._screen.is_terminal:
+      bar = self._screen.bar
+      bar.update(bar.task_ids[0], completed=round.number, news=news)
       return
     seconds = sum(clock.seconds[phase] for phase in ('train', 'evaluate', 'save'))
     words = [
@@ -309,21 +208,32 @@ class Console(Callback):
     ]
     self.say('  '.join(filter(None, words)))
 
-  def finished(self, workdir: pathlib.Path) -> None:
-    """Prints how the run ended and where its results are."""
-    summary = files.read_json(workdir / run_directory.SUMMARY)
-    self.say(describe_summary(summary, worst_user=_worst_user(workdir, summary)))
-    if 'stopped' in summary:
-      self.say(f'a callback ended the run: {summary["stopped"]}')
-    timings = files.read_lines(workdir / run_directory.TIMINGS)
-    # The first round of each start waits for compiling.
-    num_starts = sum(line.get('compile_seconds', 0) > 0 for line in timings)
-    period = f' in all {num_starts} starts' if num_starts > 1 else ''
-    words = [
-      f'{phase} {seconds:.2f} s' for phase, seconds in time_spent(timings).items()
-    ]
-    self.say(f'where the time went{period}: {", ".join(words)}')
-    self.say(f'results: {workdir}')
+
+def describe_devices() -> list[str]:
+  """Lines about the devices, and the processes if there are several."""
+  kinds = [f'{device.platform} ({device.device_kind})' for device in jax.devices()]
+  words = [f'{count} x {kind}' for kind, count in collections.Counter(kinds).items()]
+  lines = [f'devices: {", ".join(words)}; JAX {jax.__version__}']
+  if names := collections.Counter(hosts.names()):
+    words = [f'{count} on {name}' for name, count in names.items()]
+    lines.append(f'processes: {hosts.count()}; {", ".join(words)}')
+  return lines
+
+
+def describe_results(workdir: pathlib.Path) -> list[str]:
+  """Lines about how a run ended and where its results are."""
+  summary = files.read_json(workdir / run_directory.SUMMARY)
+  lines = [describe_summary(summary, worst_user=_worst_user(workdir, summary))]
+  if 'stopped' in summary:
+    lines.append(f'a callback ended the run: {summary["stopped"]}')
+  timings = files.read_lines(workdir / run_directory.TIMINGS)
+  # The first round of each start waits for compiling.
+  num_starts = sum(line.get('compile_seconds', 0) > 0 for line in timings)
+  period = f' in all {num_starts} starts' if num_starts > 1 else ''
+  words = [f'{phase} {seconds:.2f} s' for phase, seconds in time_spent(timings).items()]
+  lines.append(f'where the time went{period}: {", ".join(words)}')
+  lines.append(f'results: {workdir}')
+  return lines
 
 
 def duration(seconds: float) -> str:

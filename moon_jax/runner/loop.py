@@ -1,4 +1,4 @@
-"""Runs an experiment: checks, builds, resumes, trains round by round, and ends it."""
+"""Builds an experiment, resumes it, trains it round by round, and ends it."""
 
 import contextlib
 import functools
@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 import jax
 
 from moon_jax import catalog
-from moon_jax.building.data import DataOptions, load_data
-from moon_jax.building.experiment import Experiment, build, initial_state
+from moon_jax.building.data import PreparedData
+from moon_jax.building.experiment import Experiment, build_with, initial_state
 from moon_jax.config import Config, used_value
 from moon_jax.config.cli import Request
 from moon_jax.core import files
-from moon_jax.core.errors import ExitCode, KnobError
+from moon_jax.core.errors import KnobError
 from moon_jax.core.paths import expand
-from moon_jax.core.types import Dataset, State
+from moon_jax.core.types import State
 from moon_jax.platform import compile_cache, compiler, devices, hosts
 from moon_jax.runner import client_records, client_store, loggers, run_directory
-from moon_jax.runner.ahead import CompilerAhead
+from moon_jax.runner import console as console_lib
 from moon_jax.runner.callbacks import (
   BestKeeper,
   Callback,
@@ -37,6 +37,7 @@ from moon_jax.runner.callbacks import (
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.client_file import ClientFile
 from moon_jax.runner.client_store import ClientStore
+from moon_jax.runner.compiled_ahead import CompiledAhead
 from moon_jax.runner.console import Console
 from moon_jax.runner.metric_callbacks import with_metrics
 from moon_jax.runner.profiling import Profiler
@@ -45,83 +46,83 @@ from moon_jax.runner.round_records import Record, SummaryOptions
 from moon_jax.runner.rounds import Round, Rounds
 from moon_jax.runner.run_directory import InputDigests
 from moon_jax.runner.run_files import CLIENTS
+from moon_jax.runner.screen import Screen
 from moon_jax.runner.stop_requests import Stop
 
 
-def run(
-  request: Request,
-  signals: Stop | None = None,
-  callbacks: Sequence[Any] = (),
-  *,
-  load: Callable[[DataOptions], Dataset] = load_data,
-  min_steps: int = 0,
-  may_compile_ahead: bool = False,
-  describe_sweep: Callable[[float], str] | None = None,
-) -> ExitCode:
-  """Runs an experiment to its end, from its newest checkpoint if it has one.
+def claim_devices(config: Config, print_line: Callable[[str], None]) -> None:
+  """Makes JAX use the devices that the configuration asks for, and prints them.
 
   Args:
-    request: the command line.
-    signals: they can end the run early; None: nothing can.
-    callbacks: the user's, in addition to those that the config file registers.
-    load: see `experiment.build`; with `may_compile_ahead` it is not used, and the data
-      are loaded by `load_data`.
-    min_steps: see `experiment.build`.
-    may_compile_ahead: whether a thread may compile while pictures are decoded. It does
-      not know settings of JAX that hold in the caller's thread only.
-    describe_sweep: seconds that this run takes -> a line about the sweep that begins
-      with it; None without one.
-
-  Returns:
-    ExitCode.DONE.
+    config: the configuration.
+    print_line: called with each line about them.
 
   Raises:
-    RunError: it has the message for the user and the exit code.
+    UsageError: they are not there, or their compiler refuses an option.
   """
-  config, workdir = request.config, request.workdir
-  console = Console(describe_sweep=describe_sweep)
-  hosts.decided_by_first(lambda: loggers.require(config.logger))
-  notices = hosts.decided_by_first(lambda: run_directory.check(workdir, config))
-  why_finished = hosts.decided_by_first(
-    lambda: run_directory.why_finished(workdir, config)
-  )
-  if why_finished:
-    for line in (*notices, f'nothing to do: the run {why_finished}'):
-      console.say(line)
-  else:
-    user_callbacks = [
-      callback_of(entry) for entry in (*catalog.callbacks(), *callbacks)
-    ]
-    with console.watching():
-      ahead = None
-      if may_compile_ahead:
-        ahead = CompilerAhead(config, min_steps)
-        load = ahead.load
-      experiment, first_state = _build(config, console, load, min_steps)
-      digests = _input_digests(experiment, config)
-      devices.connect(experiment.placement.mesh)
-      opening = _open(
-        request, experiment, digests, first_state, console, notices, user_callbacks
-      )
-      with hosts.by_first(opening) as opened:
-        opened = opened or OpenRun(first_state)  # in all other processes
-        _train_and_finish(experiment, opened, signals or Stop(), console, ahead)
-  hosts.decided_by_first(lambda: console.finished(workdir))
-  return ExitCode.DONE
-
-
-def _build(config, console, load, min_steps) -> tuple[Experiment, State]:
-  """The experiment, and the state before its first round."""
   compile_cache.keep_kernels(config.execution.compile_cache)
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
   compiler.check_options(config.execution.compiler_options)
-  console.devices()
+  for line in console_lib.describe_devices():
+    print_line(line)
+
+
+def build(prepared: PreparedData, min_steps: int) -> tuple[Experiment, State]:
+  """The experiment, and the state before its first round.
+
+  Args:
+    prepared: its data.
+    min_steps: see `experiment.build_with`.
+
+  Raises:
+    UsageError: a part does not fit the data.
+  """
   with hosts.failing_together(), devices.explaining_out_of_memory():
-    experiment = build(config, load, min_steps)
+    experiment = build_with(prepared, min_steps)
     first_state = initial_state(experiment)
   if hosts.count() > 1:  # only process 0 reads and writes what is saved
     first_state = jax.device_get(first_state)
   return experiment, first_state
+
+
+def train(
+  request: Request,
+  experiment: Experiment,
+  first_state: State,
+  *,
+  signals: Stop,
+  callbacks: Sequence[Any],
+  screen: Screen,
+  notices: Sequence[str],
+  ahead: CompiledAhead | None,
+  describe_sweep: Callable[[float], str] | None,
+) -> None:
+  """Trains from the newest checkpoint, if there is one, to the end.
+
+  Args:
+    request: the command line.
+    experiment: the experiment.
+    first_state: the state before its first round.
+    signals: they can end the run early.
+    callbacks: the user's, in addition to those that the config file registers.
+    screen: where the run prints.
+    notices: further lines to print.
+    ahead: programs that were compiled before the data were loaded; None if none was.
+    describe_sweep: see `start.run`.
+
+  Raises:
+    RunError: it has the message for the user and the exit code.
+  """
+  user_callbacks = [callback_of(entry) for entry in (*catalog.callbacks(), *callbacks)]
+  console = Console(screen, describe_sweep)
+  digests = _input_digests(experiment, request.config)
+  devices.connect(experiment.placement.mesh)
+  opening = _open(
+    request, experiment, digests, first_state, console, notices, user_callbacks
+  )
+  with hosts.by_first(opening) as opened:
+    opened = opened or OpenRun(first_state)  # in all other processes
+    _train_and_finish(experiment, opened, signals, console, ahead)
 
 
 def _input_digests(experiment: Experiment, config: Config) -> InputDigests:
@@ -272,7 +273,7 @@ def _train_and_finish(
   opened: OpenRun,
   signals: Stop,
   console: Console,
-  ahead: CompilerAhead | None,
+  ahead: CompiledAhead | None,
 ) -> None:
   """Runs the rounds that are left, and marks the run as finished."""
   num_rounds = experiment.config.num_rounds
@@ -316,7 +317,7 @@ def _train(
   opened: OpenRun,
   signals: Stop,
   console: Console,
-  ahead: CompilerAhead | None,
+  ahead: CompiledAhead | None,
   callback_reason: str,
 ) -> str:
   """Runs the rounds that are left; with a `callback_reason`, up to the next tested one.

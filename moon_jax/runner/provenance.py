@@ -19,6 +19,14 @@ def versions() -> dict[str, str]:
   return ours | {name: importlib.metadata.version(name) for name in _PACKAGES}
 
 
+def devices() -> list[str]:
+  """The kind of each device."""
+  # Imported here: a run directory is checked before JAX is loaded.
+  import jax
+
+  return [f'{device.platform}: {device.device_kind}' for device in jax.devices()]
+
+
 def machine() -> dict[str, Any]:
   """The name of the processor, and the number of cores that the process may use."""
   return {'processor': _processor(), 'cores': cores.count_usable()}

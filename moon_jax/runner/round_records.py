@@ -7,7 +7,6 @@ metric of `moon_jax/metrics/` gives is summarised by `measured_record`.
 import itertools
 import types
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -26,8 +25,8 @@ from moon_jax.round.traffic import Traffic
 from moon_jax.runner.clock import PHASES
 from moon_jax.runner.measures import Measured
 from moon_jax.runner.model_tests import Tested
+from moon_jax.runner.run_files import Record
 
-Record = dict[str, Any]
 _NOTHING_MEASURED = types.MappingProxyType({})
 # How the columns of tests begin.
 _TEST_PREFIXES = (

@@ -35,9 +35,9 @@ from moon_jax.data.device_split import TrainSplit
 from moon_jax.planning.plan import LaneSchedule, RoundPlan
 from moon_jax.platform import compile_cache, hosts
 from moon_jax.runner import client_records, model_tests
-from moon_jax.runner.ahead import CompilerAhead
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock, timing_record
+from moon_jax.runner.compiled_ahead import CompiledAhead
 from moon_jax.runner.measures import Measures
 from moon_jax.runner.round_records import Record, metrics_record
 
@@ -195,39 +195,42 @@ class Rounds:
   def compile(
     self,
     print_text: Callable[..., None] = _print_nothing,
-    ahead: CompilerAhead | None = None,
+    ahead: CompiledAhead | None = None,
   ) -> None:
     """Packs the first round, and compiles the programs of a round and of its tests.
 
     Args:
-      print_text: called with what is compiled; see `Console.say`.
-      ahead: what may have compiled some of them already.
+      print_text: called with what is compiled; see `Screen.say`.
+      ahead: programs that were compiled before the data were loaded; None if none was.
     """
     first_packed = self._pack(self.left.start)
     self._first_packed = futures.Future()
     self._first_packed.set_result(first_packed)
-    compiled_ahead, ahead_seconds = None, 0.0
-    if ahead and not self._keep_states:
-      compiled_ahead, ahead_seconds = ahead.programs_for(
-        self._experiment, self._state, first_packed.inputs
-      )
+    if ahead and (
+      self._keep_states
+      or not ahead.fits(self._experiment, self._state, first_packed.inputs)
+    ):
+      ahead = None
     print_text('compiling one round and one test ... ', end='')
     begin = time.perf_counter()
     with activity.doing('tracing the programs'):
       self._programs, self._host_test_programs = compile_cache.compiled(
         self._experiment.config.execution.compile_cache,
-        lambda: self._compiled_programs(first_packed.inputs, compiled_ahead),
+        lambda: self._compiled_programs(first_packed.inputs, ahead),
       )
     self._compile_seconds = time.perf_counter() - begin
-    ahead_note = f', and {ahead_seconds:.1f} s beside decoding' if ahead_seconds else ''
+    ahead_note = f', and {ahead.seconds:.1f} s beside decoding' if ahead else ''
     print_text(f'{self._compile_seconds:.1f} s{ahead_note}')
 
-  def _compiled_programs(self, inputs, compiled_ahead):
+  def _compiled_programs(self, inputs, ahead):
     """The programs of a round and of its tests on the device, and of the host's."""
     experiment, state = self._experiment, self._state
-    compiled = compiled_ahead or programs.compile_programs(
-      experiment, state, inputs, donate=not self._keep_states
-    )
+    if ahead:
+      compiled = ahead.programs
+    else:
+      compiled = programs.compile_programs(
+        experiment, state, inputs, donate=not self._keep_states
+      )
     test_clients = None
     if experiment.tests.of_clients:
       test_clients = client_test_programs.compiled(experiment, state)

@@ -4,20 +4,22 @@
 .lease-...      of the process that has it, where the file system has no locks
 config.json     the resolved configuration, versions, devices, git commit
 partition.npz   the owner of each training example
+
+It does not load JAX: a directory is checked before the data are read.
 """
+
+from __future__ import annotations
 
 import contextlib
 import itertools
 import pathlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import jax
 import numpy as np
 
 from moon_jax import catalog
 from moon_jax import config as config_lib
-from moon_jax.building.experiment import Experiment
 from moon_jax.config.cli import Request
 from moon_jax.core import files, paths
 from moon_jax.core.errors import KnobError, NoCheckpointError, UsageError
@@ -25,8 +27,17 @@ from moon_jax.core.flags import option
 from moon_jax.core.types import Form
 from moon_jax.runner import lease as lease_lib
 from moon_jax.runner import provenance, run_files
-from moon_jax.runner.round_records import Record
-from moon_jax.runner.run_files import CONFIG, METRICS, PARTITION, SUMMARY, TIMINGS
+from moon_jax.runner.run_files import (
+  CONFIG,
+  METRICS,
+  PARTITION,
+  SUMMARY,
+  TIMINGS,
+  Record,
+)
+
+if TYPE_CHECKING:
+  from moon_jax.building.experiment import Experiment
 
 LOCK = '.lock'
 # A run writes these in place; it replaces all its other files.
@@ -362,7 +373,7 @@ def describe(
     'images': images,
     'earlier': _earlier_starts(saved),
     'versions': provenance.versions(),
-    'devices': [f'{d.platform}: {d.device_kind}' for d in jax.devices()],
+    'devices': provenance.devices(),
     'machine': provenance.machine(),
     'git_commit': provenance.git_commit(),
   }

@@ -6,9 +6,11 @@ run is found at once.
 
 import os
 import pathlib
+from typing import Any
 
 from moon_jax.core.errors import UsageError
 
+Record = dict[str, Any]  # a line, or the content of a file, of JSON
 _PATTERN_LETTERS = {*'\\[*?'}
 CONFIG, SUMMARY = 'config.json', 'summary.json'
 METRICS, TIMINGS = 'metrics.jsonl', 'timings.jsonl'

@@ -25,8 +25,9 @@ from moon_jax.core.errors import ExitCode, NoCheckpointError, RunError, UsageErr
 from moon_jax.core.flags import option
 from moon_jax.core.types import Dataset
 from moon_jax.platform import compile_cache, devices
-from moon_jax.runner import loggers, loop, run_directory
-from moon_jax.runner.console import SILENT_SECONDS, duration
+from moon_jax.runner import loggers, run_directory, start
+from moon_jax.runner.console import duration
+from moon_jax.runner.screen import SILENT_SECONDS
 from moon_jax.runner.stop_requests import Stop, StoppedError
 from moon_jax.sweeps.planned_runs import SweepRun
 
@@ -124,9 +125,9 @@ def check_parts(
   device_counts = []
   for run in unfinished_runs(runs):
     try:
-      config, divided = _with_data(run.request.config, load)
-      options = experiment.Options(config)
-      assembled = experiment.assemble(options, divided, backend=None)
+      prepared = data.prepare(run.request.config, load)
+      options = experiment.Options(prepared.config)
+      assembled = experiment.assemble(options, prepared.divided, backend=None)
       setup_options = options.training_setup
       sizes = assembled.client_examples.training_partition.sizes
       scheduling.local_work(setup_options, sizes, assembled.algorithm.num_batches)
@@ -141,16 +142,6 @@ def check_parts(
   if problems:
     raise ConfigError(problems)
   return device_counts
-
-
-def _with_data(
-  config: Config, load: Callable[[data.DataOptions], Dataset]
-) -> tuple[Config, data.Divided]:
-  """The configuration with the clients that its data have, and these data."""
-  config = data.with_one_client_if_centralized(config)
-  options = data.DataOptions(config)
-  divided = data.divide(load(options), options)
-  return data.with_clients_of_data(config, divided), divided
 
 
 def _num_devices(options: scheduling.TrainingSetupOptions, cohort_size: int) -> int:
@@ -243,7 +234,7 @@ def run_here(
         time_left = ', under 1 min left'
     print(f'[run {index + 1} of {len(unfinished)}{time_left}] {run.name}', flush=True)
     try:
-      loop.run(
+      start.run(
         run.request,
         stop,
         load=load,
@@ -323,10 +314,10 @@ def most_steps(
   max_steps = 0
   for config in configs:
     with contextlib.suppress(RunError):  # reported when the run begins
-      config, divided = _with_data(config, load)
+      prepared = data.prepare(config, load)
       steps = scheduling.max_steps(
-        scheduling.TrainingSetupOptions(config),
-        divided.partition.sizes,
+        scheduling.TrainingSetupOptions(prepared.config),
+        prepared.divided.partition.sizes,
         jax.default_backend(),
       )
       max_steps = max(max_steps, steps)

@@ -12,7 +12,7 @@ from moon_jax import config
 from moon_jax.__main__ import launch
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode
-from moon_jax.runner import loop
+from moon_jax.runner import start
 from tests.config import reported
 from tests.selection import few
 
@@ -101,7 +101,7 @@ def test_one_tiny_round(choice, tmp_path):
       *smaller(flat),
     ]
   )
-  assert loop.run(request) is ExitCode.DONE
+  assert start.run(request) is ExitCode.DONE
   (line,) = (tmp_path / 'run/metrics.jsonl').read_text().splitlines()
   record = json.loads(line)
   assert math.isfinite(record['train_loss'])

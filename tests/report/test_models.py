@@ -14,7 +14,7 @@ from moon_jax.core.errors import ExitCode
 from moon_jax.predict.inference import load
 from moon_jax.report import build, command, features, models, runs
 from moon_jax.report.__main__ import main
-from moon_jax.runner import loop
+from moon_jax.runner import start
 from tests.processes import read_lines
 from tests.report.reports import settings_of
 from tests.run_directories import edit_json, words_of
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
   for algorithm in ('fedavg', 'fedper'):
     workdir = runs_folder / algorithm
     words = (*TINY, f'--config.algorithm={algorithm}', f'--workdir={workdir}')
-    loop.run(cli.parse(words))
+    start.run(cli.parse(words))
   return runs_folder
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from moon_jax import catalog
-from moon_jax.core import keys
+from moon_jax.core import device_keys, keys
 from moon_jax.data import device_split
 from moon_jax.data.augment import augmenter
 from moon_jax.runner import round_records
@@ -37,8 +37,8 @@ RING = [[0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0]]
 @jax.jit
 def draw(round_index, client, step):
   """The engine's own draw of whether a step's temperature is taken."""
-  key = keys.step_key(0, round_index, client, step)
-  return jax.random.uniform(keys.for_purpose(key, keys.Purpose.ANNEALING))
+  key = device_keys.step_key(0, round_index, client, step)
+  return jax.random.uniform(device_keys.for_purpose(key, keys.Purpose.ANNEALING))
 
 
 def reference_run(algorithm, num_rounds, *, model='mlp', plans=None, **changes):
@@ -385,7 +385,8 @@ def test_every_step_sees_its_batch_augmented():
 
   @jax.jit
   def augmented(step, rows):
-    key = keys.for_purpose(keys.step_key(3, index, 1, step), keys.Purpose.AUGMENT)
+    step_key = device_keys.step_key(3, index, 1, step)
+    key = device_keys.for_purpose(step_key, keys.Purpose.AUGMENT)
     images = augment(key, split.images, rows)
     return device_split.normalise(images, split.mean, split.std)
 

@@ -13,7 +13,7 @@ from moon_jax.core.errors import ExitCode
 from moon_jax.core.types import Dataset
 from moon_jax.data import holdout
 from moon_jax.data.federated import users
-from moon_jax.runner import ahead
+from moon_jax.runner import ahead, compiled_ahead
 from tests.data.test_sources import prepare
 from tests.processes import ROOT, launched
 
@@ -85,7 +85,7 @@ def test_a_picture_that_cannot_be_decoded_is_reported_while_the_compiler_runs(
   def build_late(*_, **__):
     reported_in_time.append(is_reported.wait(timeout=60))
 
-  monkeypatch.setattr(ahead, 'build', build_late)
+  monkeypatch.setattr(compiled_ahead, 'build', build_late)
   refused = launched(ROOT, words(tmp_path))
   is_reported.set()
   for thread in threading.enumerate():
@@ -102,7 +102,7 @@ def test_a_failure_of_the_compiler_ahead_is_reported_and_the_run_compiles(
   def build(*_, **__):
     raise ValueError('no pixels')
 
-  monkeypatch.setattr(ahead, 'build', build)
+  monkeypatch.setattr(compiled_ahead, 'build', build)
   first = launched(ROOT, words(folder))
   assert first.returncode == ExitCode.DONE, first.stderr
   failure = 'compiling beside the decoding failed, so it begins again: ValueError: '
@@ -112,15 +112,14 @@ def test_a_failure_of_the_compiler_ahead_is_reported_and_the_run_compiles(
 
 def test_the_programs_are_those_of_the_run_or_none(folder):
   config = cli.parse(words(folder)).config
-  compiler = ahead.CompilerAhead(config)
+  compiler = ahead.CompilerAhead(config, claim_devices=lambda: None)
   data = compiler.load(DataOptions(config))
   built = experiment.build(config, lambda options: data)
   state = experiment.initial_state(built)
   inputs = programs.round_inputs(built, 1, built.planner.plan(1).for_device())
-  compiled, seconds = compiler.programs_for(built, state, inputs)
-  without_pixels = compiler._compiled_ahead
-  assert compiled is without_pixels.compiled
-  assert seconds > 0
+  without_pixels = compiler.compiled()
+  assert without_pixels.fits(built, state, inputs)
+  assert without_pixels.seconds > 0
   texts = [
     lowered.as_text()
     for lowered in (
@@ -133,7 +132,7 @@ def test_the_programs_are_those_of_the_run_or_none(folder):
   assert texts[:2] == texts[2:]
   longer = experiment.build(config, lambda options: data, 1000)
   inputs = programs.round_inputs(longer, 0, longer.planner.plan(0).for_device())
-  assert compiler.programs_for(longer, state, inputs) == (None, 0.0)
+  assert not without_pixels.fits(longer, state, inputs)
   other = load_data(DataOptions(config))
   assert (other.train_images == data.train_images).all()
 

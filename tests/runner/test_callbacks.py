@@ -24,7 +24,7 @@ from moon_jax.core.errors import (
   RunError,
   UsageError,
 )
-from moon_jax.runner import callbacks, checkpoint_folder, loop
+from moon_jax.runner import callbacks, checkpoint_folder, start
 from moon_jax.runner.record_files import Records
 from moon_jax.runner.stop_requests import Stop, StoppedError
 from tests.processes import check_success, checkpoint, launch, launched, read_lines
@@ -220,8 +220,8 @@ def test_a_stop_and_a_signal_in_one_round(tmp_path, eval_every_rounds, last):
   stop, request = Stop(), cli.parse([*words, f'--workdir={tmp_path}/run'])
   user_callbacks = [Signals(stop, 1), Watcher([1], 1)]
   with pytest.raises(StoppedError):
-    loop.run(request, stop, user_callbacks)
-  assert loop.run(request) is ExitCode.DONE
+    start.run(request, stop, user_callbacks)
+  assert start.run(request) is ExitCode.DONE
   summary = json.loads((tmp_path / 'run/summary.json').read_text())
   assert (summary['rounds'], summary['stopped']) == (last, 'it is enough')
 
@@ -262,7 +262,7 @@ def test_a_config_file_registers_callbacks_for_its_own_runs(tmp_path, three_roun
   words = [f'--config={path}', *words_of(), f'--workdir={tmp_path / "run"}']
   request = cli.parse(words)
   assert len(catalog.callbacks()) == 3  # `one` once, and two without a name
-  assert loop.run(request) is ExitCode.DONE
+  assert start.run(request) is ExitCode.DONE
   summary = json.loads((tmp_path / 'run/summary.json').read_text())
   assert (summary['rounds'], summary['stopped']) == (1, 'one said so')
   config()
@@ -448,7 +448,7 @@ def test_a_run_that_is_stopped_where_a_save_was_left_out_saves_the_next_round(
   words = words_of(num_rounds=60, checkpoint_every_rounds='auto')
   request = cli.parse([*words, f'--workdir={tmp_path / "run"}'])
   with pytest.raises(StoppedError) as caught:
-    loop.run(request, stop, callbacks=[Interrupter()])
+    start.run(request, stop, callbacks=[Interrupter()])
   (*_, last) = rounds_saved(tmp_path / 'run')
   assert last in (20, 21, 22)
   assert f'round {last}' in str(caught.value)

@@ -25,6 +25,7 @@ from moon_jax.runner.console import (
   duration,
 )
 from moon_jax.runner.rounds import Round
+from moon_jax.runner.screen import Screen
 
 RECORD = {
   'round': 3,
@@ -48,9 +49,10 @@ def output(is_terminal):
     markup=False,
     highlight=False,
   )
-  console = Console(terminal)
+  screen = Screen(terminal)
+  console = Console(screen)
   console.measured = ('head_cosine',)
-  with console.watching():
+  with screen.watching():
     console.begin(Run(None, None, None, [], range(2, 4)))
     clock = clock_lib.Clock()
     clock.seconds['train'] = 1.25
@@ -136,8 +138,8 @@ def test_the_last_line_has_the_last_test_the_best_and_the_first_near_it():
 WAITING = """
 import sys, time
 from moon_jax.__main__ import launch
-from moon_jax.runner import console, rounds
-console.SILENT_SECONDS = console._BRIEF_SECONDS = 0.4
+from moon_jax.runner import rounds, screen
+screen.SILENT_SECONDS = screen._BRIEF_SECONDS = 0.4
 read = rounds.jax.device_get
 def read_slowly(arrays):
   time.sleep(1.2)
@@ -198,7 +200,8 @@ def printed():
   """A console for a file, and what it has printed."""
   file = io.StringIO()
   terminal = rich.console.Console(file=file, width=200, markup=False, highlight=False)
-  return Console(terminal, describe_sweep='the sweep: {:.0f} s'.format), file.getvalue
+  console = Console(Screen(terminal), describe_sweep='the sweep: {:.0f} s'.format)
+  return console, file.getvalue
 
 
 def test_how_long_a_run_takes_by_its_first_steps_and_its_first_round(printed):

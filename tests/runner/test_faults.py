@@ -34,7 +34,13 @@ import moon_jax
 from moon_jax.config import cli
 from moon_jax.core import files, signals
 from moon_jax.core.errors import ExitCode, RunError
-from moon_jax.runner import callbacks, checkpoint, checkpoint_folder, client_store, loop
+from moon_jax.runner import (
+  callbacks,
+  checkpoint,
+  checkpoint_folder,
+  client_store,
+  start,
+)
 from moon_jax.runner import stop_requests as signals_lib
 from tests import power_loss
 from tests.conftest import draw_pictures
@@ -507,7 +513,7 @@ def test_no_process_ends_before_the_state_is_on_the_disk(tmp_path, monkeypatch):
   words = words_of(num_rounds=40, checkpoint_every_rounds=2)
   request = cli.parse([*words, f'--workdir={run}'])
   with pytest.raises(signals_lib.StoppedError, match='after round 2, which is'):
-    loop.run(request, stop, [SignalsInRoundTwo()])
+    start.run(request, stop, [SignalsInRoundTwo()])
   assert is_saved_at_check == [True]
 
 
@@ -527,10 +533,10 @@ def test_a_signal_at_the_line_of_the_last_round(
   monkeypatch.setattr(callbacks.PictureDrawer, 'end', draw_pictures)
   request = cli.parse([*SIX_ROUNDS])
   with pytest.raises(signals_lib.StoppedError, match='after round 6, which') as caught:
-    loop.run(request, stop, [SignalInTheLastRound()])
+    start.run(request, stop, [SignalInTheLastRound()])
   assert caught.value.exit_code == signals.ENDINGS[number].exit_code
   assert not (tmp_path / 'run/curves.png').exists()
-  assert loop.run(request) == ExitCode.DONE
+  assert start.run(request) == ExitCode.DONE
   assert (tmp_path / 'run/curves.png').exists()
   check_same_end(tmp_path / 'run', undisturbed(SIX_ROUNDS), NUM_ROUNDS[SIX_ROUNDS])
 
@@ -660,7 +666,7 @@ def test_a_run_directory_that_is_moved_or_removed(
 
   request = cli.parse([*SIX, f'--workdir={run}'])
   with pytest.raises(RunError) as caught:
-    loop.run(request, callbacks=[StrikesOnce(strike, round_number)])
+    start.run(request, callbacks=[StrikesOnce(strike, round_number)])
   assert caught.value.exit_code == ExitCode.FAILED
   line = cannot_be_written(run / unwritable, 'No such file or directory')
   assert str(caught.value) == line

@@ -11,7 +11,7 @@ import pytest
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode
 from moon_jax.data import convert
-from moon_jax.runner import loop
+from moon_jax.runner import start
 from tests.data import federations
 from tests.processes import (
   ROOT,
@@ -104,7 +104,7 @@ def test_two_processes_are_one_with_two_devices(two_processes, tmp_path):
   assert f'processes: 2; 2 on {HOST}' in first
   assert 'resumed after round 1 of 3' in first
   words = (*RUN[:-1], f'{ROUNDS}3', f'{DEVICES}2', f'--workdir={tmp_path}')
-  loop.run(cli.parse(words))
+  start.run(cli.parse(words))
   of_two = folders[0] / 'run/metrics.jsonl'
   of_one = tmp_path / 'metrics.jsonl'
   assert of_two.read_bytes() == of_one.read_bytes()
@@ -117,7 +117,7 @@ def test_what_one_process_finds_out_is_told_by_all(two_processes):
   errors = [line for line in first.splitlines() if line.startswith('2 ')]
   errors_of_second = [line for line in second.splitlines() if line.startswith('2 ')]
   assert errors_of_second[2:] == errors[2:]
-  for line, start in zip(
+  for line, beginning in zip(
     errors,
     (
       f'2 Process 1 on {HOST} has another data set than process 0: SHA-256: ',
@@ -128,7 +128,7 @@ def test_what_one_process_finds_out_is_told_by_all(two_processes):
     ),
     strict=True,
   ):
-    assert line.startswith(start)
+    assert line.startswith(beginning)
   assert 'one.npz' in errors[1]
   assert not (folders[0] / 'other').exists()
   assert {*contents(folders[1])} == {'runs.json', 'both.npz'}
@@ -144,7 +144,7 @@ from moon_jax.config import cli
 from moon_jax.building import programs
 from moon_jax.platform import hosts, joining, launchers
 from moon_jax.core.errors import RunError
-from moon_jax.runner import callbacks, loop, signals
+from moon_jax.runner import callbacks, start, stop_requests
 from tests.programs import compile_once
 callbacks.PictureDrawer.end = lambda self: None
 programs.compile_programs = compile_once
@@ -153,13 +153,13 @@ group, execution = launchers.detect(os.environ), cli.parse(runs[-1]).config.exec
 joined = joining.joined(group, execution, dict) if group else contextlib.nullcontext()
 with joined:
   for words in runs:
-    stop = signals.Stop()
+    stop = stop_requests.Stop()
     if words[0] == {STOPPED!r}:
       del words[0]
       if not hosts.is_first():
-        stop.request(signals.signal.SIGTERM)
+        stop.request(stop_requests.signal.SIGTERM)
     try:
-      loop.run(cli.parse(words), stop)
+      start.run(cli.parse(words), stop)
     except RunError as error:
       print(error.exit_code, error, flush=True)
 """

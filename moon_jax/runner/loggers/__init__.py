@@ -1,16 +1,21 @@
 """Loggers get the records of a run, which it also writes to files: `--config.logger=`.
 
 All loggers use the same names: `metrics/test_accuracy`, `timings/train_seconds`, ...
+It does not load JAX: missing packages are told before the data are read.
 """
+
+from __future__ import annotations
 
 import importlib
 import importlib.util
 import pathlib
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from moon_jax.core import files
 from moon_jax.core.errors import KnobError
-from moon_jax.runner.callbacks import Logger
+
+if TYPE_CHECKING:
+  from moon_jax.runner.callbacks import Logger
 
 
 class _Source(NamedTuple):
