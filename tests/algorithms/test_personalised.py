@@ -186,10 +186,18 @@ def test_other_knobs_and_batch_normalisation_equal_the_reference(
   assert_equal_to_reference(algorithm, chosen, history, expected)
 
 
-@pytest.mark.parametrize('algorithm', few(['fedala'], list(KNOBS)))
 @pytest.mark.parametrize(
-  ('num_lanes', 'num_devices', 'segment_steps'),
-  few([(6, 3, 0)], [(1, 1, 0), (2, 1, 2)]),
+  ('algorithm', 'num_lanes', 'num_devices', 'segment_steps'),
+  few(
+    [('fedala', 6, 3, 0)],
+    [
+      ('fedrep', 1, 1, 0),
+      ('apfl', 6, 3, 0),
+      ('pfedme', 2, 1, 2),
+      ('per_fedavg', 6, 3, 0),
+      ('fedala', 2, 1, 2),
+    ],
+  ),
 )
 def test_lanes_segments_and_devices_change_nothing(
   algorithm, num_lanes, num_devices, segment_steps

@@ -97,7 +97,7 @@ def test_an_extreme_number_is_one_line_or_builds(name, data):
     pytest.skip('test_images_larger_than_the_memory has it')
   words = INTEGERS if catalog.every_knob()[name].kind is int else FLOATS
   for word in words:
-    begin = time.monotonic()
+    begin = time.process_time()
     problem = ''
     with little_memory():
       try:
@@ -106,7 +106,7 @@ def test_an_extreme_number_is_one_line_or_builds(name, data):
       except UsageError as error:
         problem = str(error)
     assert '\n' not in problem
-    assert time.monotonic() - begin < LIMIT_SECONDS, word
+    assert time.process_time() - begin < LIMIT_SECONDS, word
 
 
 def test_every_whole_number_fits_32_bits():

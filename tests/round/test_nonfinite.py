@@ -13,7 +13,12 @@ from moon_jax.runner import round_records
 from moon_jax.runner.callbacks import stop_if_diverged
 from tests import world
 from tests.processes import checkpoint, launch, read_lines
-from tests.round.test_round import assert_equal_to_reference, of_some, reference_run
+from tests.round.test_round import (
+  REMEMBERING,
+  assert_equal_to_reference,
+  of_some,
+  reference_run,
+)
 from tests.selection import few
 
 NUM_ROUNDS = 4
@@ -39,8 +44,7 @@ def run(algorithm, plans, client, bad_value):
   few(
     # Idle lanes train on row 0, which is client 0's.
     [('moon', 6, 3, 0, np.inf)],
-    [('scaffold', 6, 3, 0, np.inf)]
-    + [(name, 2, 1, 1, np.nan) for name in world.OPTIONS if name != 'centralized'],
+    [('scaffold', 6, 3, 0, np.inf)] + [(name, 2, 1, 1, np.nan) for name in REMEMBERING],
   ),
 )
 def test_equals_the_reference_without_that_client(

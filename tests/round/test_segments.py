@@ -49,10 +49,8 @@ def assert_same(
     [('moon', {'augmentation': 'crop_flip'})],
     [
       ('fedavg', {'augmentation': 'flip'}),
-      *((name, {}) for name in ('scaffold', 'sa_moon', 'dco_moon', 'median')),
-      ('decentralized_moon', {}),
+      *((name, {}) for name in ('scaffold', 'sa_moon', 'decentralized_moon')),
       ('moon', {'num_previous': 2, 'tolerance': 5e-5}),
-      ('moon', {'represent_once': True}),
       ('moon', {'model': 'mlp_bn', 'frozen_mode': 'training', 'tolerance': 1e-3}),
       ('moon', {'model': 'moon_cnn'}),
     ],
