@@ -267,6 +267,8 @@ def _in_processes(
   argv: Sequence[str], jobs: int, logs: pathlib.Path, stop: Stop
 ) -> int:
   """Starts the processes, which end with this one; returns the exit code."""
+  if sharing := running.describe_sharing(jobs, len(devices.visible_gpus())):
+    print(sharing)
   files.make_folder(logs)
   workers: list[subprocess.Popen] = []
   with contextlib.ExitStack() as open_logs:

@@ -177,6 +177,15 @@ def visible_gpus() -> list[str]:
   return [str(index) for index in range(num_gpus)]
 
 
+def is_mps_running() -> bool:
+  """Whether NVIDIA's MPS, which lets processes use a GPU at the same time, is found.
+
+  Its daemon has a pipe `control` in CUDA_MPS_PIPE_DIRECTORY, or in /tmp/nvidia-mps.
+  """
+  folder = os.environ.get('CUDA_MPS_PIPE_DIRECTORY') or '/tmp/nvidia-mps'
+  return os.path.exists(os.path.join(folder, 'control'))
+
+
 def available(requested: int | str) -> int:
   """The number of usable devices, in all processes of the run together.
 

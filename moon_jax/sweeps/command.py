@@ -24,7 +24,8 @@ as moon.mu with FedAvg, multiplies only the runs that use it.
                   disk space that the sweep still needs, from its first rounds or
                   from earlier runs in the folder that contains the sweep
 --jobs=N          number of processes, which share the cores or the GPUs; by default
-                  one for each GPU, or for as many cores as a run can use
+                  one for each GPU, or for as many cores as a run can use; several
+                  on one GPU need NVIDIA's MPS to be faster, and a line says if it runs
 --slurm=OPTIONS   submits an array job with these options of sbatch, e.g.
                   --slurm='--time=4:00:00 --gres=gpu:1'
 --no-report       leaves out the report that is made at the end, of the finished runs
@@ -159,6 +160,8 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
     if len(unfinished) > 1:
       print(jobs.reason)
   if num_processes > 1 and unfinished:
+    if sharing := running.describe_sharing(num_processes, len(devices.visible_gpus())):
+      print(sharing)
     del load  # each process has data of its own
     exit_code = running.run_in_processes(argv, request.runs, num_processes, stop)
     if exit_code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):

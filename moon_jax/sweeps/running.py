@@ -190,6 +190,20 @@ def choose_jobs(device_counts: Sequence[int], num_cores: int, num_gpus: int) -> 
   return Jobs(number, f'{processes}: {reason}; {option("jobs")} chooses another number')
 
 
+def describe_sharing(num_processes: int, num_gpus: int) -> str:
+  """A line that says how processes share GPUs; '' if none is shared."""
+  if not 0 < num_gpus < num_processes:
+    return ''
+  gpus = f'{num_gpus} GPUs' if num_gpus > 1 else '1 GPU'
+  if devices.is_mps_running():
+    return f"{num_processes} processes share {gpus} by NVIDIA's MPS."
+  return (
+    f"{num_processes} processes share {gpus}. NVIDIA's MPS is not found: without it "
+    'their kernels take turns, which is hardly faster than one process. '
+    '"nvidia-cuda-mps-control -d" starts it.'
+  )
+
+
 def run_here(
   runs: Sequence[SweepRun],
   stop: Stop,

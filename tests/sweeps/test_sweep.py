@@ -392,6 +392,18 @@ def test_a_second_process_begins_where_a_run_cannot_use_all_cores(
   assert jobs == (number, f'{reason}; --jobs chooses another number')
 
 
+def test_processes_that_share_a_gpu_are_told_whether_mps_runs(tmp_path, monkeypatch):
+  monkeypatch.setenv('CUDA_MPS_PIPE_DIRECTORY', str(tmp_path))
+  assert running.describe_sharing(3, 1).startswith(
+    "3 processes share 1 GPU. NVIDIA's MPS is not found"
+  )
+  os.mkfifo(tmp_path / 'control')
+  sharing = running.describe_sharing(3, 2)
+  assert sharing == "3 processes share 2 GPUs by NVIDIA's MPS."
+  # A GPU for each, or none at all.
+  assert running.describe_sharing(2, 2) == running.describe_sharing(3, 0) == ''
+
+
 def test_a_run_uses_a_device_for_each_client_of_a_round():
   words = [*TINY, '--over', 'participation=0.5,1.0', '--over', 'seed=0', '--out=o']
   words.remove('--config.execution.devices=1')
