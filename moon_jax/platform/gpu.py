@@ -193,24 +193,35 @@ def require_room_for_one_lane(
     fitting = (size for size in sizes if safely_needed(size) <= free)
     return next(fitting, None)
 
+  @functools.cache  # tracing a large network takes seconds
   def safely_needed(size):
     memory = training_memory_of(size)
     return max(memory.of_lanes(1), _MOST_SHARE * memory.lane_bytes)
 
-  # Memories on disk are offered only where they may be there.
+  # Memories on disk are offered only where they may be there, and leave more room.
   may_be_on_disk = client_memory.on_device and client_memory.bytes_per_client > 0
   may_be_on_disk = may_be_on_disk and hosts.count() == 1
+  batch_here = largest_fitting_batch(free) or 0
+  batch_on_disk = 0
+  if may_be_on_disk:
+    batch_on_disk = largest_fitting_batch(free_bytes_with(False)) or 0
   remedies = []
-  if size := largest_fitting_batch(free):
-    remedies.append(flag('batch_size', size))
-  if may_be_on_disk and (size := largest_fitting_batch(free_bytes_with(False))):
-    on_disk = flag('execution.client_store', 'disk')
-    remedies.append(
-      on_disk if size == batch_size else f'{on_disk} {flag("batch_size", size)}'
-    )
+  if batch_here:
+    remedies.append(flag('batch_size', batch_here))
+  if batch_on_disk > batch_here:
+    remedy = flag('execution.client_store', 'disk')
+    if batch_on_disk < batch_size:
+      remedy += f' {flag("batch_size", batch_on_disk)}'
+    remedies.append(remedy)
   advice = f'this would fit: {" or ".join(remedies)}'
   if not remedies:
-    advice = 'no batch size would fit: take a smaller network, or a larger device'
+    fewer_clients = ''
+    if client_memory.bytes_per_client:
+      fewer_clients = f'fewer clients in a round ({flag("participation")}), '
+    advice = (
+      f'no batch size would fit: take a smaller network, {fewer_clients}or a larger '
+      'device'
+    )
   gibibyte = 2**30
   raise UsageError(
     f'Training one client at a time needs some {needed / gibibyte:.1f} GiB of the '

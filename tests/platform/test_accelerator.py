@@ -203,11 +203,14 @@ def test_what_cannot_fit_is_refused_and_the_advice_fits(monkeypatch):
   (size,) = map(int, re.findall(r'batch_size=(\d+)', str(error.value)))
   assert 1 <= size < 4096
   require_room(size, too_little)
+  # Memories on disk that leave less room, as with all clients in a round, do not help.
+  with pytest.raises(UsageError, match=rf'would fit: \S+batch_size={size}\.$'):
+    require_room(4096, too_little, 0.9 * too_little)
   everything = 1.3 * needed[4096].lane_bytes
   with pytest.raises(UsageError, match=r"client_store='disk'\.$"):
     require_room(4096, -1.0, everything)
   require_room(4096, -1.0, everything, on_device=False)
-  with pytest.raises(UsageError, match='no batch size would fit'):
+  with pytest.raises(UsageError, match=r'no batch size would fit.*participation'):
     require_room(4096, 0.9 * needed[1].lane_bytes / 2)
 
 
