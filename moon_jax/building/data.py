@@ -20,7 +20,14 @@ from moon_jax.core.client_names import name_of
 from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import Dataset, Form
-from moon_jax.data import example_forms, holdout, partition, sources
+from moon_jax.data import (
+  client_tests,
+  example_forms,
+  holdout,
+  partition,
+  sources,
+  texts,
+)
 from moon_jax.data.data_errors import DataError
 from moon_jax.data.federated import users
 from moon_jax.data.partition import Partition
@@ -41,6 +48,9 @@ class DataOptions:
     users_are_clients: whether the partition makes a client of each user of the data.
     num_clients: number of clients, unless the users are the clients.
     min_size: fewest training examples that a client may own.
+    local_test: fraction of each client's examples that test this client.
+    text_options: how texts become words.
+    data_flag: flag of the data, for messages.
   """
 
   def __init__(self, config: Config):
@@ -56,6 +66,9 @@ class DataOptions:
     self.users_are_clients = not rule.has('dealt')
     self.num_clients = config.num_clients
     self.min_size = config.partition.min_size
+    self.local_test = config.data.local_test
+    self.text_options = sources.text_options_of(self.source_options)
+    self.data_flag = sources.data_flag_of(self.source, self.source_options)
 
 
 class Divided(NamedTuple):
@@ -69,6 +82,7 @@ class Divided(NamedTuple):
     validation: images [V, H, W, C] and labels [V] of the server; None if it has none.
     user_ids: [N] ids of the users that are the clients; None for dealt data.
     num_users_left_out: users with fewer than `partition.min_size` training examples.
+    text_notice: a line that says how texts were read; '' if there are none.
   """
 
   dataset: Dataset
@@ -77,6 +91,7 @@ class Divided(NamedTuple):
   validation: tuple[np.ndarray, np.ndarray] | None
   user_ids: np.ndarray | None
   num_users_left_out: int
+  text_notice: str = ''
 
   @property
   def num_clients(self) -> int:
@@ -159,17 +174,14 @@ def load_data(
   *,
   may_download: bool = True,
   trust_pickles: bool | None = None,
-  words: tuple[str, ...] = (),
   announce: Callable[[Dataset], None] | None = None,
 ) -> Dataset:
-  """Loads the data set.
+  """Loads the data set, in which texts are texts still; see `with_words`.
 
   Args:
     options: what the configuration says about the data.
     may_download: whether TensorFlow Datasets may download and prepare a missing set.
     trust_pickles: replaces the knob `data.trust_pickles`; None: as configured.
-    words: [V] the vocabulary of a trained model, if its examples were texts; (): it is
-      made of the training texts.
     announce: see `sources.load`.
 
   Raises:
@@ -180,8 +192,6 @@ def load_data(
     source_options['prepare'] = False
   if 'trust_pickles' in source_options and trust_pickles is not None:
     source_options['trust_pickles'] = trust_pickles
-  if words and catalog.part('data', options.source).has('texts'):
-    source_options['words'] = words
   with activity.doing('reading the data'):
     return sources.load(
       options.source, limit=options.limit, announce=announce, **source_options
@@ -189,13 +199,17 @@ def load_data(
 
 
 def prepare(
-  asked_config: Config, load: Callable[[DataOptions], Dataset] = load_data
+  asked_config: Config,
+  load: Callable[[DataOptions], Dataset] = load_data,
+  *,
+  reads_texts: bool = True,
 ) -> PreparedData:
   """Loads the data and divides it, which finds most mistakes that depend on the data.
 
   Args:
     asked_config: the configuration as it was asked for.
     load: function that loads the data.
+    reads_texts: whether texts become words, which may take long.
 
   Raises:
     UsageError: the data are missing, cannot be divided as asked, or do not fit.
@@ -204,6 +218,8 @@ def prepare(
   options = DataOptions(config_for_data)
   loaded = load(options)
   divided = divide(loaded, options)
+  if reads_texts:
+    divided = with_words(divided, options)
   return PreparedData(
     config=with_clients_of_data(config_for_data, divided),
     loaded=loaded,
@@ -242,6 +258,38 @@ def divide(loaded: Dataset, options: DataOptions) -> Divided:
     user_ids=user_ids,
     num_users_left_out=num_users_left_out,
   )
+
+
+def with_words(divided: Divided, options: DataOptions) -> Divided:
+  """The data, in which texts have become words; other data as they are.
+
+  The vocabulary is made of the texts on which clients train. What the server keeps for
+  validation, what tests single clients, and users who are left out play no part in it.
+
+  Raises:
+    UsageError: the texts cannot be read, or not so much be held out.
+  """
+  dataset, validation = divided.dataset, divided.validation
+  if dataset.form.content != 'texts':
+    return divided
+  trained = divided.partition
+  if options.local_test:
+    trained, _ = client_tests.hold_out(
+      trained, options.local_test, options.seed, divided.client_name
+    )
+  vocabulary = texts.learn(
+    options.data_flag,
+    dataset.train_images[np.sort(trained.indices)],
+    options.text_options,
+  )
+  if validation is not None:
+    dataset = dataset._replace(
+      validation_images=validation[0], validation_labels=validation[1]
+    )
+  dataset, notice = texts.in_words(options.data_flag, dataset, vocabulary)
+  if validation is not None:
+    validation = dataset.validation_images, dataset.validation_labels
+  return divided._replace(dataset=dataset, validation=validation, text_notice=notice)
 
 
 def deal(dataset: Dataset, options: DataOptions) -> partition.Dealt:

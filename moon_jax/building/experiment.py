@@ -193,7 +193,7 @@ def build_with(
 ) -> Experiment:
   """Builds the functions for data that are loaded and dealt out; compiles nothing.
 
-  It prints what there is to say about the initial weights, to standard error.
+  It prints what there is to say about texts and the initial weights, to standard error.
 
   Args:
     prepared: the configuration and its data.
@@ -213,8 +213,9 @@ def build_with(
   network, algorithm = assembled.network, assembled.algorithm
   client_examples = assembled.client_examples
   dataset = divided.dataset
-  if network.weights_notice and has_arrays:
-    print(network.weights_notice, file=sys.stderr)
+  for notice in (divided.text_notice, network.weights_notice):
+    if notice and has_arrays:
+      print(notice, file=sys.stderr)
   with explaining_errors_of(options.algorithm.part):
     # Traffic depends on no number, but `broadcast` and `upload` are traced with the
     # scalars of some round.
@@ -261,6 +262,7 @@ def build_with(
       words=dataset.words,
       sample_rate=dataset.sample_rate,
       digest=sources.digest(prepared.loaded) if has_arrays else '',
+      words_digest=sources.digest(dataset) if dataset.words else '',
     ),
     tests=tests,
     network=network,

@@ -28,6 +28,8 @@ class TrainingData(NamedTuple):
     class_names: [Y] names of the classes; () if the data have none.
     scale: the scale that the images have in the source.
     digest: SHA-256 of the whole data set, in hexadecimal.
+    words_digest: SHA-256 of the vocabulary, and of the words that the texts became; ''
+      if there were no texts.
     form: what the arrays hold.
     feature_names: [D] names of the numbers of an example; () if the data have none.
     words: [V] the vocabulary, if the examples were texts; () otherwise.
@@ -43,6 +45,7 @@ class TrainingData(NamedTuple):
   class_names: tuple[str, ...]
   scale: Scale
   digest: str
+  words_digest: str = ''
   form: Form = Form()
   feature_names: tuple[str, ...] = ()
   words: tuple[str, ...] = ()

@@ -142,7 +142,11 @@ def contents(path: str | os.PathLike, most_bytes: int | None = None) -> bytes:
       machine_memory.require_file_fits(path, num_bytes)
       return file.read()
     if num_bytes <= most_bytes:
-      content = file.read(most_bytes + 1)
+      # As much space as the file needs. Files of the system have no size, and others
+      # may grow while they are read.
+      content = file.read(num_bytes + 1)
+      if len(content) > num_bytes:
+        content += file.read(most_bytes + 1 - len(content))
       if len(content) <= most_bytes:
         return content
   problem = f'It is larger than {most_bytes:,} bytes'

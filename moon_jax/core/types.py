@@ -55,7 +55,8 @@ class Form(NamedTuple):
     axes: letters of an example's axes in the source, such as 'CHW' or 'TC'; '': a
       picture whose shape says where the channels are.
     content: what the arrays of the Dataset hold: 'levels', grey levels on its `scale`;
-      'numbers', those of the source; 'words', numbers of words, -1 for no word.
+      'numbers', those of the source; 'words', numbers of words, -1 for no word;
+      'texts', [M] texts that are yet to become words.
     normalize: 'none', 'per_channel' or 'per_feature', for numbers.
     dtype: name of the arrays' dtype.
     range: the lowest and the highest number that are allowed; () allows all.

@@ -7,17 +7,18 @@ SciPy reads the files and transforms them; no other package is needed. The trian
 filters are those of HTK's mel scale, as in torchaudio's `MelSpectrogram`.
 """
 
+import collections
 import io
 import os
 import pathlib
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from moon_jax.core import files, machine_memory
+from moon_jax.core import files, machine_memory, paths
 from moon_jax.core.errors import KnobError, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
@@ -25,6 +26,7 @@ from moon_jax.core.types import Dataset
 from moon_jax.data import drawn_test, split_names
 from moon_jax.data.data_errors import DataError, listed, one_line
 from moon_jax.data.dataset import arrays_dataset
+from moon_jax.data.drawn_test import TestDraw
 from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import users
 from moon_jax.data.split_names import TEST, TRAIN, VALIDATION
@@ -33,6 +35,8 @@ ENDING = '.wav'
 WINDOW_SECONDS, HOP_SECONDS = 0.025, 0.010
 # Added to the energy of a band before the logarithm: that of a sample is at most 1.
 SILENCE = 1e-6
+# Of Google's Speech Commands: minutes of noise, to be mixed with the words.
+_NOISE_FOLDER = '_background_noise_'
 _MOST_RATE = 1_000_000  # samples in a second
 _UNKNOWN_BYTES = 0x7FFF0000  # and more stand for an unknown length
 
@@ -65,63 +69,45 @@ class Sound(NamedTuple):
 
 def load_audiofolder(
   path: str,
-  test_fraction: float = 0.0,
-  test_seed: int = 0,
-  range: str = '',
-  axes: str = '',
-  normalize: str = 'auto',
   seconds: float | str = 'auto',
   mel_bands: int = 40,
   stereo: str = 'refused',
+  *,
+  reading: Reading,
+  test_draw: TestDraw,
 ) -> Dataset:
   """Loads WAV files as spectrograms [T, bands], float32; classes are in order of name.
 
   An example is the logarithm of the energy in each mel band, in windows of 25 ms, a new
   one every 10 ms. A line of the output tells the sample rate, the length and how many
-  files are cut or filled up with silence.
+  files are cut or filled up with silence; another one, which files are left out.
 
   Args:
     path: folder with CLASS/*.wav or SPEAKER/CLASS/*.wav; or with train/ and test/ (or
       names with these words), each with such folders.
-    test_fraction: fraction of the files of each class (and speaker) that are drawn for
-      the test; 0 if there is a test folder.
-    test_seed: seed of the draw.
-    range: as in `npz.load_npz`.
-    axes: 'TC' or '': signals; 'HW': pictures of T x bands pixels, which keep their
-      numbers.
-    normalize: as in `npz.load_npz`.
     seconds: length to which files are cut, or filled up with silence, at their end;
       'auto': that of the longest training file.
     mel_bands: number of bands.
     stereo: what is taken of two channels: 'mean', 'left' or 'right'; 'refused': such
       files are refused.
+    reading: as in `npz.load_npz`. Its axes are 'TC' or '': signals; or 'HW': pictures
+      of T x bands pixels, which keep their numbers.
+    test_draw: which files of each class (and speaker) are drawn for the test; none if
+      there is a test folder.
 
   Raises:
     DataError: it is no such folder, a file cannot be read, or sample rates differ.
   """
   data_flag = flag('data.path', path)
-  if axes not in ('', 'TC', 'HW'):
-    raise KnobError('data.axes', axes, 'must be TC or HW for sounds.')
-  axes = axes or 'TC'
-  if axes == 'HW' and normalize == 'auto':
-    normalize = 'per_channel'
+  reading = _of_spectrograms(reading)
   root = expand(path).absolute()
   with one_line(f'{data_flag} must be a folder of WAV files by class'):
-    splits = _splits(data_flag, root, test_fraction, test_seed)
-  class_names = sorted({clip.label for clip in splits[TRAIN]})
-  first = _read(data_flag, root, splits[TRAIN][0], stereo)
-  sounds = {
-    split: [_at_rate(data_flag, root, clip, stereo, first.rate) for clip in clips]
-    for split, clips in splits.items()
-  }
-  lengths = [len(sound.samples) for sound in sounds[TRAIN]]
-  num_samples = max(lengths) if seconds == 'auto' else round(seconds * first.rate)
-  num_frames = frames_of(num_samples, first.rate)
-  if num_frames < 1:
-    raise DataError(
-      f'{data_flag}: {num_samples / first.rate:g} seconds are no window of '
-      f'{WINDOW_SECONDS} seconds; {flag("data.seconds", 1.0)} makes files longer.'
-    )
+    splits = _splits(data_flag, root, test_draw)
+    left_out = _left_out(root, splits)
+  sounds = _read_all(data_flag, root, splits, stereo)
+  rate = sounds[TRAIN][0].rate
+  num_samples = _num_samples(data_flag, sounds[TRAIN], seconds)
+  num_frames = frames_of(num_samples, rate)
   num_sounds = sum(map(len, sounds.values()))
   machine_memory.require_room(
     'data.seconds',
@@ -129,44 +115,30 @@ def load_audiofolder(
     num_sounds * num_frames * mel_bands * np.dtype(np.float32).itemsize,
     f'{num_sounds} spectrograms of {num_frames} windows and {mel_bands} bands',
   )
-  every_length = [len(s.samples) for split in sounds.values() for s in split]
-  num_cut = sum(length > num_samples for length in every_length)
-  num_filled = sum(length < num_samples for length in every_length)
-  seconds_kept = f'{num_samples / first.rate:g} s'
-  changes = []
-  if num_cut:
-    changes.append(f'{_files(num_cut)} cut to {seconds_kept}')
-  if num_filled:
-    changes.append(f'{_files(num_filled)} filled up with silence to {seconds_kept}')
   print(
-    f'{data_flag}: {_files(len(every_length))} spectrograms of {num_frames} windows '
-    f'and {mel_bands} bands, at {first.rate} Hz; '
-    f'{", ".join(changes) or f"all last {seconds_kept}"}.',
+    f'{data_flag}: {_files(num_sounds)} spectrograms of {num_frames} windows '
+    f'and {mel_bands} bands, at {rate} Hz; {_changes(sounds, num_samples)}.',
     file=sys.stderr,
   )
-  numbers = {name: number for number, name in enumerate(class_names)}
+  if left_out:
+    print(f'{data_flag}: not used: {left_out}.', file=sys.stderr)
+  class_names = sorted({clip.label for clip in splits[TRAIN]})
   arrays, array_names = [], []
   for split, clips in splits.items():
-    untrained_classes = sorted({clip.label for clip in clips} - numbers.keys())
-    if untrained_classes:
-      raise DataError(
-        f'{data_flag}: the {split} set has a class {untrained_classes[0]!r}, which '
-        'training has not; remove its files, or add files of it to training.'
-      )
     arrays += [
       spectrograms(sounds[split], num_frames, mel_bands),
-      np.array([numbers[clip.label] for clip in clips]),
+      _class_numbers(data_flag, split, clips, class_names),
     ]
     array_names += [f'the sounds of {split}', f'the classes of {split}']
   dataset = arrays_dataset(
     data_flag,
     root.name,
     arrays,
-    reading=Reading(range=range, axes=axes, normalize=normalize),
+    reading=reading,
     num_classes=len(class_names),
     class_names=class_names,
     array_names=array_names,
-  )._replace(sample_rate=first.rate)
+  )._replace(sample_rate=rate)
   if not splits[TRAIN][0].speaker:
     return dataset
   return users.named(
@@ -174,6 +146,105 @@ def load_audiofolder(
     dataset,
     train_users=np.array([clip.speaker for clip in splits[TRAIN]]),
     test_users=np.array([clip.speaker for clip in splits[TEST]]),
+  )
+
+
+def _of_spectrograms(reading: Reading) -> Reading:
+  """The reading of spectrograms: signals, unless they are to be pictures.
+
+  Raises:
+    KnobError: the axes are neither.
+  """
+  if reading.axes not in ('', 'TC', 'HW'):
+    raise KnobError('data.axes', reading.axes, 'must be TC or HW for sounds.')
+  if reading.axes == 'HW' and reading.normalize == 'auto':
+    return reading._replace(normalize='per_channel')
+  return reading._replace(axes=reading.axes or 'TC')
+
+
+def _read_all(data_flag, root, splits, stereo) -> dict[str, list[Sound]]:
+  """Split -> its sounds, all of the rate of the first."""
+  first = _read(data_flag, root, splits[TRAIN][0], stereo)
+  return {
+    split: [_at_rate(data_flag, root, clip, stereo, first.rate) for clip in clips]
+    for split, clips in splits.items()
+  }
+
+
+def _num_samples(
+  data_flag: str, training_sounds: Sequence[Sound], seconds: float | str
+) -> int:
+  """The length of each sound, in samples.
+
+  Raises:
+    DataError: it is shorter than a window.
+  """
+  rate = training_sounds[0].rate
+  if seconds == 'auto':
+    num_samples = max(len(sound.samples) for sound in training_sounds)
+  else:
+    num_samples = round(seconds * rate)
+  if frames_of(num_samples, rate) < 1:
+    raise DataError(
+      f'{data_flag}: {num_samples / rate:g} seconds are no window of '
+      f'{WINDOW_SECONDS} seconds; {flag("data.seconds", 1.0)} makes files longer.'
+    )
+  return num_samples
+
+
+def _changes(sounds: Mapping[str, Sequence[Sound]], num_samples: int) -> str:
+  """How many files get another length, for the line of the output."""
+  lengths = [len(sound.samples) for split in sounds.values() for sound in split]
+  seconds_kept = f'{num_samples / sounds[TRAIN][0].rate:g} s'
+  num_cut = sum(length > num_samples for length in lengths)
+  num_filled = sum(length < num_samples for length in lengths)
+  changes = []
+  if num_cut:
+    changes.append(f'{_files(num_cut)} cut to {seconds_kept}')
+  if num_filled:
+    changes.append(f'{_files(num_filled)} filled up with silence to {seconds_kept}')
+  return ', '.join(changes) or f'all last {seconds_kept}'
+
+
+def _class_numbers(data_flag, split, clips, class_names) -> np.ndarray:
+  """[M] the classes of the files.
+
+  Raises:
+    DataError: training has no such class.
+  """
+  numbers = {name: number for number, name in enumerate(class_names)}
+  untrained_classes = sorted({clip.label for clip in clips} - numbers.keys())
+  if untrained_classes:
+    raise DataError(
+      f'{data_flag}: the {split} set has a class {untrained_classes[0]!r}, which '
+      'training has not; remove its files, or add files of it to training.'
+    )
+  return np.array([numbers[clip.label] for clip in clips])
+
+
+def _left_out(root: pathlib.Path, splits: Mapping[str, Sequence[Clip]]) -> str:
+  """How many files are not read, by their endings; '' if all are.
+
+  Hidden files do not count.
+  """
+  used_paths = {clip.path for clips in splits.values() for clip in clips}
+  unused_names = []
+  for path in paths.below(root, follow=True):
+    name = path.relative_to(root)
+    is_hidden = any(part.startswith('.') for part in name.parts)
+    if not (path in used_paths or is_hidden or path.is_dir()):
+      unused_names.append(name)
+  if not unused_names:
+    return ''
+  counts = collections.Counter(name.suffix.lower() for name in unused_names)
+  kinds = [
+    f'{count:,} {suffix or "without an ending"}'
+    for suffix, count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+  ]
+  noun = 'file' if len(unused_names) == 1 else 'files'
+  return (
+    f'{len(unused_names):,} {noun} ({listed(kinds)}), such as '
+    f'{printable(str(min(unused_names)))!r}'
   )
 
 
@@ -315,7 +386,7 @@ def _at_rate(data_flag, root, clip, stereo, rate):
 # --- which files there are ------------------------------------------------------------
 
 
-def _splits(data_flag, root, test_fraction, test_seed) -> dict[str, list[Clip]]:
+def _splits(data_flag, root, test_draw) -> dict[str, list[Clip]]:
   """TRAIN, TEST and perhaps VALIDATION -> their files, class by class."""
   inner = _folders(root)
   roles = split_names.roles(folder.name for folder in inner)
@@ -325,18 +396,18 @@ def _splits(data_flag, root, test_fraction, test_seed) -> dict[str, list[Clip]]:
   is_divided = TRAIN in by_role and {TEST, VALIDATION} & by_role.keys()
   if not is_divided:
     clips = _tree(data_flag, root)
-    if not test_fraction:
+    if not test_draw.test_fraction:
       raise DataError(
         f'{data_flag} has no folders train and test; '
         f'{flag("data.test_fraction", 0.2)} draws a fifth of each class for the test.'
       )
     kinds = [(clip.label, clip.speaker) for clip in clips]
-    is_test = drawn_test.is_test(kinds, test_fraction, test_seed)
+    is_test = drawn_test.is_test(kinds, test_draw)
     return {
       TRAIN: [clips[row] for row in np.flatnonzero(~is_test)],
       TEST: [clips[row] for row in np.flatnonzero(is_test)],
     }
-  if test_fraction:
+  if test_draw.test_fraction:
     raise DataError(
       f'{data_flag} is divided already: drop {flag("data.test_fraction")}.'
     )
@@ -349,9 +420,6 @@ def _splits(data_flag, root, test_fraction, test_seed) -> dict[str, list[Clip]]:
   folder_by_role = {role: folders[0] for role, folders in by_role.items() if role}
   if TEST not in folder_by_role:
     folder_by_role[TEST] = folder_by_role.pop(VALIDATION)
-  unused = [folder.name for folder in inner if folder not in folder_by_role.values()]
-  if unused:
-    print(f'{data_flag}: not used: {listed(unused)}.', file=sys.stderr)
   splits = {
     role: _tree(data_flag, folder_by_role[role])
     for role in (TRAIN, TEST, VALIDATION)
@@ -398,5 +466,7 @@ def _folders(folder):
   return [
     path
     for path in sorted(folder.iterdir())
-    if path.is_dir() and not path.name.startswith(('.', '__'))
+    if path.is_dir()
+    and not path.name.startswith(('.', '__'))
+    and path.name != _NOISE_FOLDER
   ]

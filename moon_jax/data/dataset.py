@@ -87,7 +87,7 @@ def checked_dataset(
   _check_each(data_flag, splits, scale, form, check_numbers=not numbers_are_checked)
   if form.content == 'levels':
     images = _arranged_levels(data_flag, images, scale, form)
-  else:
+  elif form.content != 'texts':
     images, form = _arranged_numbers(data_flag, array_names[::2], images, form)
   _check_pairs(data_flag, _splits(array_names, images, labels), num_classes)
   num_classes = num_classes or int(labels[0].max()) + 1
@@ -172,7 +172,7 @@ def arrays_dataset(
   num_classes: int | None = None,
   class_names: Sequence[str] = (),
   array_names: Sequence[str] = ARRAY_NAMES,
-  text_options: texts.TextOptions | None = None,
+  tokenizer: str = '',
 ) -> Dataset:
   """`checked_dataset` of any arrays: all are held to the form and scale of the first.
 
@@ -186,15 +186,14 @@ def arrays_dataset(
     num_classes: see `checked_dataset`.
     class_names: see `checked_dataset`.
     array_names: see `checked_dataset`.
-    text_options: how texts become words; None: the source has no texts.
+    tokenizer: value of `data.tokenizer`; '': the source has no texts.
   """
-  words = ()
-  if text_options and _has_texts(data_flag, arrays, array_names, text_options):
+  if tokenizer and _has_texts(data_flag, arrays, array_names, tokenizer):
     texts.require_no_other_reading(reading)
-    encoded = texts.encode(data_flag, arrays[::2], text_options)
-    arrays = _with_examples(arrays, encoded.splits)
-    reading, words = encoded.reading, encoded.words
-  form = example_forms.form_of(data_flag, array_names[0], arrays[0], reading)
+    arrays = _with_texts(arrays)
+    form = example_forms.TEXTS
+  else:
+    form = example_forms.form_of(data_flag, array_names[0], arrays[0], reading)
   if form.content != 'levels':
     return checked_dataset(
       data_flag,
@@ -204,7 +203,7 @@ def arrays_dataset(
       class_names=class_names,
       array_names=array_names,
       form=form,
-    )._replace(words=words)
+    )
   scale = scale_of(arrays[0], reading.range)
   dataset = checked_dataset(
     data_flag,
@@ -227,14 +226,14 @@ def arrays_dataset(
   return dataset
 
 
-def _has_texts(data_flag, arrays, array_names, options):
+def _has_texts(data_flag, arrays, array_names, tokenizer):
   """Whether the examples are texts.
 
   Raises:
     DataError: some are texts and others are not, or the knobs say otherwise.
   """
   are_texts = [texts.is_text(examples) for examples in arrays[::2]]
-  if options.tokenizer == texts.NONE and not any(are_texts):
+  if tokenizer == texts.NONE and not any(are_texts):
     return False
   for name, examples, are_text in zip(
     array_names[::2], arrays[::2], are_texts, strict=False
@@ -245,13 +244,17 @@ def _has_texts(data_flag, arrays, array_names, options):
         f'{np.shape(examples)}, and not texts [M]; '
         f'{flag("data.tokenizer", texts.NONE)} reads numbers.'
       )
+  if tokenizer == texts.NONE:
+    raise texts.tokenizer_needed(data_flag)
   return True
 
 
-def _with_examples(arrays, examples_of_splits):
-  """The arrays with other examples, and the labels as they are."""
-  pairs = zip(examples_of_splits, arrays[1::2], strict=True)
-  return [array for pair in pairs for array in pair]
+def _with_texts(arrays):
+  """The arrays, with the texts as objects: each has the space of its own length."""
+  return [
+    np.array(array, object) if number % 2 == 0 else array
+    for number, array in enumerate(arrays)
+  ]
 
 
 def registered_dataset(

@@ -12,7 +12,7 @@ from moon_jax.core.errors import UsageError
 from moon_jax.core.flags import flag, option
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.core.types import Dataset
-from moon_jax.data import npz, sources
+from moon_jax.data import npz, sources, texts
 from moon_jax.data.data_errors import DataError
 from moon_jax.data.dataset import ARRAY_NAMES, USER_ARRAYS
 from moon_jax.data.federated import assembled, users, writing
@@ -36,6 +36,8 @@ def write_npz(out: pathlib.Path, source: str, options: Mapping[str, Any]) -> str
     RunError: the file cannot be written.
   """
   dataset = sources.load(source, limit=0, **options)
+  if dataset.form.content == 'texts':
+    dataset = with_words_of_training(dataset, source, options)
   if dataset.stored:
     raise UsageError(f'{flag("data.source", source)} cannot be written as one file.')
   arrays = (
@@ -65,6 +67,27 @@ def write_npz(out: pathlib.Path, source: str, options: Mapping[str, Any]) -> str
     f'{len(dataset.train_labels):,} training and {len(dataset.test_labels):,} test '
     f'examples of {dataset.num_classes} classes'
   )
+
+
+def with_words_of_training(
+  dataset: Dataset, source: str, options: Mapping[str, Any]
+) -> Dataset:
+  """The data set in which texts are words, of a vocabulary of all training texts.
+
+  A line says how they are read.
+
+  Args:
+    dataset: a data set of texts.
+    source: its source.
+    options: the knobs of the source.
+  """
+  data_flag = sources.data_flag_of(source, options)
+  vocabulary = texts.learn(
+    data_flag, dataset.train_images, sources.text_options_of(options)
+  )
+  dataset, notice = texts.in_words(data_flag, dataset, vocabulary)
+  print(notice, file=sys.stderr)
+  return dataset
 
 
 def write_records(

@@ -37,6 +37,8 @@ _PLURALS = {'table': 'tables', 'signal': 'signals', 'volume': 'volumes'} | {
   'picture': 'pictures',
   'words': 'words',
 }
+# Of texts whose words have no numbers yet, because they have no vocabulary.
+TEXTS = Form(kind='words', axes='T', content='texts', normalize='none', dtype='object')
 _ROWS_AT_A_TIME = 1000  # bounds the float64 in memory
 # Float32 has 24 bits: numbers this many deviations from 0 keep a thousandth of one.
 _FAR_FROM_ZERO = 2.0**13
@@ -197,6 +199,8 @@ def notice_of(examples: np.ndarray, form: Form) -> str:
 
 def has_axes(examples: np.ndarray, form: Form) -> bool:
   """Whether an array has as many axes as `arranged` takes."""
+  if form.content == 'texts':
+    return examples.ndim == 1
   if form.axes:
     return examples.ndim == 1 + len(form.axes)
   return examples.ndim in (3, 4)
@@ -265,6 +269,8 @@ def numbers_fault(name: str, examples: np.ndarray, form: Form) -> str:
     examples: an array of any type.
     form: form of the data, of numbers or words.
   """
+  if form.content == 'texts':
+    return ''
   described = f'{name} is {values_of(examples)}'
   if not is_numeric(examples):
     return f'{described}; examples must be integers or floats'
@@ -350,6 +356,8 @@ def statistics_of_numbers(
   Returns:
     Two arrays of float64, [C] or of an example's shape. A deviation of 0 becomes 1.
   """
+  if form.content == 'texts':
+    return np.zeros(1), np.ones(1)
   channels = examples.shape[-1:]
   if form.content == 'words' or form.normalize == 'none':
     low, high = form.range if form.range and form.content == 'numbers' else (0, 1)

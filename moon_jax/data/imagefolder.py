@@ -30,6 +30,7 @@ from moon_jax.data import (
 )
 from moon_jax.data.data_errors import DataError, listed, one_line
 from moon_jax.data.dataset import arrays_dataset, checked_dataset
+from moon_jax.data.drawn_test import TestDraw
 from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import users
 from moon_jax.data.picture_folders import ANNOTATIONS, ENDINGS, SplitFolders
@@ -60,15 +61,13 @@ class _Folder(NamedTuple):
   Attributes:
     data_flag: flag of the folder, for messages.
     root: its path.
-    test_fraction: fraction of each class that is drawn for the test; 0 draws none.
-    test_seed: seed of the draw.
+    test_draw: which pictures of each class are drawn for the test.
     side: pixels of each side after resizing; 0: not resized.
   """
 
   data_flag: str
   root: pathlib.Path
-  test_fraction: float
-  test_seed: int
+  test_draw: TestDraw
   side: int
 
 
@@ -82,12 +81,9 @@ class _Splits(NamedTuple):
 
 def load_imagefolder(
   path: str,
-  test_fraction: float,
-  test_seed: int,
   image_size: int,
-  range: str = '',
-  axes: str = '',
-  normalize: str = 'auto',
+  reading: Reading,
+  test_draw: TestDraw,
 ) -> Dataset:
   """Loads images whose folders are their classes.
 
@@ -102,38 +98,33 @@ def load_imagefolder(
 
   Args:
     path: the folder.
-    test_fraction: fraction of the images of each class (and domain) of an undivided
-      tree that are drawn for the test; 0 for a divided one.
-    test_seed: seed of the draw.
     image_size: pixels of each side, to which images are resized bilinearly; 0 if all
       images have one size.
-    range: numbers of black and white, 'LOW,HIGH'; '': 0 and 255, and grey pictures of
-      16 bits keep their numbers.
-    axes: '' or 'HWC'.
-    normalize: as in `npz.load_npz`.
+    reading: its axes are '' or 'HWC'. Without a range, 0 is black and 255 is white, and
+      grey pictures of 16 bits keep their numbers.
+    test_draw: which images of each class (and domain) of an undivided tree are drawn
+      for the test.
 
   Raises:
     DataError: it is no such folder, or an image cannot be used.
   """
-  if axes not in ('', 'HWC'):
-    raise KnobError('data.axes', axes, 'is for arrays, and these are pictures.')
-  reading = Reading(range=range, normalize=normalize)
+  if reading.axes not in ('', 'HWC'):
+    raise KnobError('data.axes', reading.axes, 'is for arrays, and these are pictures.')
+  reading = reading._replace(axes='')
   root = expand(path).absolute()
   folder = _Folder(
     data_flag=flag('data.path', path),
     root=root,
-    test_fraction=test_fraction,
-    test_seed=test_seed,
+    test_draw=test_draw,
     side=image_size,
   )
-  draw = test_fraction, test_seed
   with one_line(f'{folder.data_flag} must be a folder of images by class'):
     layout = _layout(folder)
   dataset = decoded.load_or_decode(
     'imagefolder',
     root,
     lambda: _decode(folder, layout, reading),
-    draw,
+    tuple(test_draw),
     image_size,
     tuple(reading),
   )
@@ -286,18 +277,18 @@ def _divided(folder: _Folder, layout: SplitFolders | _Lists) -> _Splits:
     )
   if not isinstance(layout, _Lists):
     _require_shared_classes(data_flag, splits)
-  if splits.test and folder.test_fraction:
+  if splits.test and folder.test_draw.test_fraction:
     raise DataError(
       f'{data_flag} is divided already: drop {flag("data.test_fraction")}.'
     )
   if splits.test:
     return splits
-  if not folder.test_fraction:
+  if not folder.test_draw.test_fraction:
     raise DataError(
       f'{data_flag} has no test images by class: {_content(root)}. '
       f'{flag("data.test_fraction", 0.2)} draws a fifth of each class.'
     )
-  return _drawn(splits.train, folder.test_fraction, folder.test_seed)
+  return _drawn(splits.train, folder.test_draw)
 
 
 def _require_shared_classes(data_flag, splits):
@@ -419,10 +410,10 @@ def _listed_pictures(root, lists: _Lists) -> _Splits:
   )
 
 
-def _drawn(pictures, fraction, seed) -> _Splits:
+def _drawn(pictures, test_draw) -> _Splits:
   """The training and the test pictures of one tree."""
   kinds = [(picture.label, picture.domain) for picture in pictures]
-  is_test = drawn_test.is_test(kinds, fraction, seed)
+  is_test = drawn_test.is_test(kinds, test_draw)
   return _Splits(
     train=[pictures[row] for row in np.flatnonzero(~is_test)],
     test=[pictures[row] for row in np.flatnonzero(is_test)],

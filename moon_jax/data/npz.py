@@ -12,7 +12,6 @@ from moon_jax.core.errors import printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
-from moon_jax.data import texts
 from moon_jax.data.data_errors import DataError, listed, one_line
 from moon_jax.data.dataset import (
   ARRAY_NAMES,
@@ -22,6 +21,7 @@ from moon_jax.data.dataset import (
 )
 from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import users
+from moon_jax.data.texts import TextOptions
 
 # Our names of the arrays, and those that Keras and MedMNIST use.
 NAMINGS = (
@@ -41,13 +41,8 @@ _FORM_ARRAYS = (_AXES, _NORMALIZE, _RANGE, _FEATURE_NAMES)
 
 def load_npz(
   path: str,
-  range: str = '',
-  axes: str = '',
-  normalize: str = 'auto',
-  tokenizer: str = texts.NONE,
-  vocabulary_size: int = 2000,
-  text_length: int | str = 'auto',
-  words: Sequence[str] = (),
+  reading: Reading,
+  text_options: TextOptions,
 ) -> Dataset:
   """Loads the arrays train_x, train_y, test_x and test_y of a .npz file.
 
@@ -61,16 +56,9 @@ def load_npz(
       [Y]; train_client and test_client [M], integers or text, the user id of each
       example; val_x and val_y (x_val, ...; val_images, ...), kept for validation; axes,
       normalize and range, the knobs of that name, which `data.convert` writes.
-    range: numbers of black and white, 'LOW,HIGH'; '': as above. Of other data than
-      pictures, the lowest and the highest number.
-    axes: axes of an example, such as 'TC' for signals; '': as
+    reading: how the arrays are read. Without a range, it is as above; without axes, as
       `example_forms.form_of` says.
-    normalize: 'auto', 'none', 'per_channel' or 'per_feature'; but for 'auto' pictures,
-      too, keep their numbers.
-    tokenizer: see `texts.TextOptions`; the examples are text [M] then.
-    vocabulary_size: likewise.
-    text_length: likewise.
-    words: the vocabulary of a trained model; (): it is made of the training texts.
+    text_options: how texts [M] are read, if the examples are these.
 
   Raises:
     DataError: the file or one of its arrays is missing or unusable.
@@ -79,7 +67,6 @@ def load_npz(
   required = ARRAY_NAMES[:NUM_REQUIRED]
   optional = *sum(NAMINGS, ()), *USER_ARRAYS, 'class_names', *_FORM_ARRAYS
   arrays = read(data_flag, path, required, optional)
-  reading = Reading(range=range, axes=axes, normalize=normalize)
   if _AXES in arrays:
     reading = _reading_of_file(data_flag, arrays, reading)
   array_names = _array_names(data_flag, path, arrays)
@@ -94,9 +81,7 @@ def load_npz(
     class_names=class_names.tolist(),
     array_names=array_names,
     reading=reading,
-    text_options=texts.TextOptions(
-      tokenizer, vocabulary_size, text_length, tuple(words)
-    ),
+    tokenizer=text_options.tokenizer,
   )
   feature_names = _names_in(arrays, _FEATURE_NAMES)
   if len(feature_names) == math.prod(data.train_images.shape[1:]):

@@ -1,8 +1,9 @@
 """Data sets by the source's name, whole or in part."""
 
 import hashlib
+import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -12,9 +13,17 @@ from moon_jax.core.types import Dataset
 from moon_jax.data import layouts, overlap
 from moon_jax.data.data_errors import listed
 from moon_jax.data.dataset import registered_dataset
+from moon_jax.data.drawn_test import TestDraw
 from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import assembled, users
+from moon_jax.data.texts import TextOptions
 
+# Trait of a source -> the argument that holds a record of several of its knobs.
+_RECORDS = (
+  ('arrays', 'reading', Reading),
+  ('drawn', 'test_draw', TestDraw),
+  ('texts', 'text_options', TextOptions),
+)
 # Share of a split that may occur in training without a line: many data sets have a few
 # examples twice, or blank ones.
 _SMALL_OVERLAP = 0.01
@@ -42,6 +51,7 @@ def load(
 
   Returns:
     The data set; mean and standard deviation are those of the whole training split.
+    Texts are texts still: `texts.learn` and `texts.in_words` make words of them.
 
   Raises:
     DataError: the data are missing or unusable.
@@ -52,10 +62,7 @@ def load(
     dataset = read(source, **options)
     if isinstance(dataset, assembled.Federation):
       dataset = assembled.dataset_of(dataset)
-  data_flag = flag('data.source', source)
-  for knob in ('name', 'path'):
-    if options.get(knob):
-      data_flag = flag(f'data.{knob}', options[knob])
+  data_flag = data_flag_of(source, options)
   for notice in _notices(dataset):
     print(f'{data_flag}: {notice}', file=sys.stderr)
   return _limited(dataset, limit)
@@ -98,22 +105,49 @@ def read(
   """The content of a source, whole or user by user; see `load`."""
   part = catalog.part('data', source)
   if part.registered:
-    reading = Reading(
-      range=options.pop('range', ''),
-      axes=options.pop('axes', ''),
-      normalize=options.pop('normalize', 'auto'),
-    )
+    reading = _record(Reading, options)
     return registered_dataset(source, part.build(tuple, **options), reading)
+  for trait, name, kind in _RECORDS:
+    if part.has(trait):
+      options[name] = _record(kind, options)
   return part.build(tuple, **options)
+
+
+def _record(kind: type[tuple], options: dict) -> tuple:
+  """A record of those options that are its fields, which are taken out of the others.
+
+  >>> options = {'path': 'a.npz', 'axes': 'TC'}
+  >>> _record(Reading, options), options
+  (Reading(range='', axes='TC', normalize='auto'), {'path': 'a.npz'})
+  """
+  defaults = kind._field_defaults
+  return kind._make(options.pop(name, defaults[name]) for name in kind._fields)
+
+
+def text_options_of(options: Mapping[str, str | int | float | bool]) -> TextOptions:
+  """The knobs of texts among those of a source."""
+  return _record(TextOptions, dict(options))
+
+
+def data_flag_of(source: str, options: Mapping[str, str | int | float | bool]) -> str:
+  """The flag that says which data they are, for messages."""
+  data_flag = flag('data.source', source)
+  for knob in ('name', 'path'):
+    if options.get(knob):
+      data_flag = flag(f'data.{knob}', options[knob])
+  return data_flag
 
 
 def digest(dataset: Dataset) -> str:
   """SHA-256 of the arrays, with their shapes and users, in hexadecimal.
 
   Validation examples count if there are some. So do the form of data that are no grey
-  levels in the usual order, and what their numbers are normalised by.
+  levels in the usual order, and what their numbers are normalised by. Texts count as
+  they are in the data; of texts that have become words, these and the vocabulary do.
   """
   total = hashlib.sha256((dataset.stored.digest if dataset.stored else '').encode())
+  if dataset.words:
+    total.update(json.dumps(dataset.words).encode())
   if dataset.form.content != 'levels':
     total.update(f'{tuple(dataset.form)}'.encode())
     total.update(dataset.mean.tobytes() + dataset.std.tobytes())
@@ -124,7 +158,13 @@ def digest(dataset: Dataset) -> str:
     *(dataset.validation_images, dataset.validation_labels),
   )
   for array in arrays:
-    if array is not None:
-      total.update(f'{array.dtype}{array.shape}'.encode())
+    if array is None:
+      continue
+    total.update(f'{array.dtype}{array.shape}'.encode())
+    if array.dtype == object:
+      for text in array:
+        content = text.encode('utf-8', 'surrogatepass')
+        total.update(f'{len(content)} '.encode() + content)
+    else:
       total.update(np.ascontiguousarray(array))
   return total.hexdigest()

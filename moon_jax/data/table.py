@@ -16,9 +16,11 @@ from moon_jax.core.types import Dataset
 from moon_jax.data import drawn_test, texts
 from moon_jax.data.data_errors import DataError, listed, one_line
 from moon_jax.data.dataset import arrays_dataset
+from moon_jax.data.drawn_test import TestDraw
 from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import assembled, users
 from moon_jax.data.layouts import TABLE_SUFFIXES
+from moon_jax.data.texts import TextOptions
 
 _SENTENCE_WORDS = 4  # as many words are rarely the name of a category
 _MOST_NAMES = 100  # of features, in the line that names them
@@ -70,91 +72,89 @@ def load_table(
   client: str,
   label: str = '',
   categories: str = '',
-  test_fraction: float = 0.0,
-  test_seed: int = 0,
-  range: str = '',
-  axes: str = '',
-  normalize: str = 'auto',
   text: str = '',
-  tokenizer: str = texts.NONE,
-  vocabulary_size: int = 2000,
-  text_length: int | str = 'auto',
-  words: Sequence[str] = (),
+  *,
+  reading: Reading,
+  test_draw: TestDraw,
+  text_options: TextOptions,
 ) -> Dataset:
   """Loads a table; a line of the output names the features.
 
   Args:
-    path: a .csv or .parquet file, of which `test_fraction` is drawn for the test; or a
+    path: a .csv or .parquet file, of which `test_draw` draws rows for the test; or a
       folder with train.csv and test.csv (or .parquet).
     client: the column of user ids; '': no column.
     label: the column of the labels, integers or text; '': label, labels or y.
     categories: columns of words or codes, with commas between, each of which becomes
       one column of 0 and 1 for each category. All other columns are numbers.
-    test_fraction: fraction of the rows of each user, or of each class if there is no
-      column of users, that are drawn for the test; 0 if there is a test file.
-    test_seed: seed of the draw.
-    range: as in `npz.load_npz`.
-    axes: '' or 'D'.
-    normalize: as in `npz.load_npz`.
-    text: the column of texts, if `tokenizer` divides them into words; '': text,
-      sentence, ... Columns other than it, the label and the user are not used then,
-      and a line names them.
-    tokenizer: see `texts.TextOptions`; 'none': the columns are numbers.
-    vocabulary_size: likewise.
-    text_length: likewise.
-    words: the vocabulary of a trained model; (): it is made of the training texts.
+    text: the column of texts, if these are read; '': text, sentence, ... Columns other
+      than it, the label and the user are not used then, and a line names them.
+    reading: as in `npz.load_npz`; its axes are '' or 'D'.
+    test_draw: which rows of each user, or of each class if there is no column of users,
+      are drawn for the test; none if there is a test file.
+    text_options: how texts are read; without them the columns are numbers.
 
   Raises:
     DataError: a file or a column is missing or unusable.
   """
   data_flag = flag('data.path', path)
-  reading = Reading(range=range, axes=axes, normalize=normalize)
-  text_options = texts.TextOptions(
-    tokenizer, vocabulary_size, text_length, tuple(words)
-  )
-  has_texts = tokenizer != texts.NONE
+  has_texts = text_options.has_texts
   if has_texts:
     texts.require_no_other_reading(reading)
-  elif axes not in ('', 'D'):
-    raise KnobError('data.axes', axes, "must be D or '' for a table.")
+  elif reading.axes not in ('', 'D'):
+    raise KnobError('data.axes', reading.axes, "must be D or '' for a table.")
   if has_texts and categories:
     raise KnobError('data.categories', categories, 'is for tables without texts.')
-  train, test = _frames(data_flag, expand(path), test_fraction, has_texts=has_texts)
+  train, test = _frames(
+    data_flag, expand(path), test_draw.test_fraction, has_texts=has_texts
+  )
   label = assembled.label_name(data_flag, label, train.columns)
   if has_texts:
-    text_columns = _text_columns(data_flag, train, text, label, client)
+    columns = _text_columns(data_flag, train, text, label, client)
   else:
     columns = _columns(data_flag, train, label, client, categories)
   if test is None:
     kinds = _complete(data_flag, train, client or label).tolist()
-    is_test = drawn_test.is_test(kinds, test_fraction, test_seed)
+    is_test = drawn_test.is_test(kinds, test_draw)
     train, test = train[~is_test], train[is_test]
+  name, frames = pathlib.Path(path).stem, (train, test)
   if has_texts:
-    return _texts_dataset(
-      data_flag, path, text_columns, (train, test), reading, text_options
+    dataset = _texts_dataset(
+      data_flag, name, columns, frames, reading, text_options.tokenizer
     )
+  else:
+    dataset = _numbers_dataset(data_flag, name, columns, frames, reading)
+  if not client:
+    return dataset
+  ids = [_plain(frame, client) for frame in frames]
+  return users.named(data_flag, dataset, train_users=ids[0], test_users=ids[1])
+
+
+def _numbers_dataset(data_flag, name, columns, frames, reading):
+  """The data set of a table of numbers and categories."""
   print(f'{data_flag}: features: {_named(columns.feature_names)}', file=sys.stderr)
   arrays = []
-  for name, frame in (('training', train), ('test', test)):
+  for purpose, frame in zip(('training', 'test'), frames, strict=True):
     arrays += [
-      _features(f'{data_flag}: the {name} rows', frame, columns),
+      _features(f'{data_flag}: the {purpose} rows', frame, columns),
       _plain(frame, columns.label),
     ]
   dataset = arrays_dataset(
     data_flag,
-    pathlib.Path(path).stem,
+    name,
     arrays,
     reading=reading._replace(axes='D'),
-    array_names=(
-      *('the training features', f'the training {label}'),
-      *('the test features', f'the test {label}'),
-    ),
+    array_names=_array_names('features', columns.label),
   )
-  dataset = dataset._replace(feature_names=tuple(columns.feature_names))
-  if not client:
-    return dataset
-  ids = [_plain(frame, client) for frame in (train, test)]
-  return users.named(data_flag, dataset, train_users=ids[0], test_users=ids[1])
+  return dataset._replace(feature_names=tuple(columns.feature_names))
+
+
+def _array_names(examples, label):
+  """The names of the arrays of a table, for messages."""
+  return (
+    *(f'the training {examples}', f'the training {label}'),
+    *(f'the test {examples}', f'the test {label}'),
+  )
 
 
 def _named(feature_names: Sequence[str]) -> str:
@@ -185,36 +185,27 @@ def _text_columns(data_flag, frame, text, label, client) -> _TextColumns:
   return _TextColumns(text=text, label=label, client=client)
 
 
-def _texts_dataset(data_flag, path, columns, frames, reading, text_options):
+def _texts_dataset(data_flag, name, columns, frames, reading, tokenizer):
   """The data set of a table with a column of texts."""
   used_names = set(columns)
-  unused = [name for name in frames[0].columns if name not in used_names]
+  unused = [column for column in frames[0].columns if column not in used_names]
   if unused:
     print(f'{data_flag}: not used: the columns {listed(unused)}.', file=sys.stderr)
   arrays = []
-  for name, frame in zip(('training', 'test'), frames, strict=True):
+  for purpose, frame in zip(('training', 'test'), frames, strict=True):
+    owner = f'{data_flag}: the {purpose} rows'
     absent = used_names - {'', *frame.columns}
     if absent:
-      raise DataError(
-        f'{data_flag}: the {name} rows lack the columns {listed(sorted(absent))}.'
-      )
-    owner = f'{data_flag}: the {name} rows'
+      raise DataError(f'{owner} lack the columns {listed(sorted(absent))}.')
     arrays += [_texts_in(owner, frame, columns.text), _plain(frame, columns.label)]
-  dataset = arrays_dataset(
+  return arrays_dataset(
     data_flag,
-    pathlib.Path(path).stem,
+    name,
     arrays,
     reading=reading,
-    text_options=text_options,
-    array_names=(
-      *('the training texts', f'the training {columns.label}'),
-      *('the test texts', f'the test {columns.label}'),
-    ),
+    tokenizer=tokenizer,
+    array_names=_array_names('texts', columns.label),
   )
-  if not columns.client:
-    return dataset
-  ids = [_plain(frame, columns.client) for frame in frames]
-  return users.named(data_flag, dataset, train_users=ids[0], test_users=ids[1])
 
 
 def _texts_in(owner: str, frame: Any, name: str) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Texts as numbers of words.
 
-A vocabulary is made of the training texts, kept in the run, and used for every user,
+A source gives texts as they are, because it does not know which of them clients will
+train on. A vocabulary is made of these alone, kept in the run, and used for every user,
 the tests and predictions alike. Hugging Face's package `tokenizers` divides the texts.
 """
 
@@ -16,11 +17,13 @@ import numpy as np
 from moon_jax.core import machine_memory
 from moon_jax.core.errors import KnobError, UsageError, printable
 from moon_jax.core.flags import flag
+from moon_jax.core.types import Dataset, Form
 from moon_jax.data.data_errors import DataError
 from moon_jax.data.example_forms import Reading
 
 UNKNOWN = '[UNK]'  # word 0: whatever is not in the vocabulary, and an empty text
 NO_WORD = -1  # fills up short texts
+OTHER = 'other'  # the class of a next character that no example of training has
 NONE = 'none'
 CHARACTERS = 'characters'
 # Words that are kept of a text if `data.text_length` is auto, unless all are shorter.
@@ -36,83 +39,139 @@ class TextOptions(NamedTuple):
   Attributes:
     tokenizer: 'none', 'characters' or 'wordpiece'.
     vocabulary_size: most words of a vocabulary of word pieces.
-    length: words that are kept of each text, from its start; 'auto': those of the
-      longest training text.
-    words: [V] the vocabulary of a trained model; (): it is made of the training texts.
+    text_length: words that are kept of each text, from its start; 'auto': those of the
+      longest text that trains.
   """
 
   tokenizer: str = NONE
   vocabulary_size: int = 2000
-  length: int | str = 'auto'
-  words: tuple[str, ...] = ()
-
-
-class Encoded(NamedTuple):
-  """Texts as words.
-
-  Attributes:
-    splits: [M, T] integers of each split of texts, NO_WORD where a text has ended.
-    words: [V] the vocabulary; its first word is UNKNOWN.
-  """
-
-  splits: list[np.ndarray]
-  words: tuple[str, ...]
+  text_length: int | str = 'auto'
 
   @property
-  def reading(self) -> Reading:
-    """How the arrays are read."""
-    return Reading(range=f'0,{len(self.words) - 1}', axes='T', normalize='none')
+  def has_texts(self) -> bool:
+    """Whether the examples are to be read as texts."""
+    return self.tokenizer != NONE
 
 
-def encode(
-  data_flag: str, splits: Sequence[Sequence[str]], options: TextOptions
-) -> Encoded:
-  """Makes the vocabulary of the first split, and numbers the words of all.
+class Vocabulary(NamedTuple):
+  """All that is needed to read texts as a model does.
 
-  A line of the output says how many words there are, and how many texts are cut.
+  Attributes:
+    tokenizer: 'characters' or 'wordpiece'.
+    words: [V] the words in the order of their numbers; the first is UNKNOWN.
+    length: words that are kept of each text.
+  """
+
+  tokenizer: str
+  words: tuple[str, ...]
+  length: int
+
+  @property
+  def dtype(self) -> np.dtype:
+    """The dtype of words in a data set."""
+    return np.dtype(np.int16 if len(self.words) < 2**15 else np.int32)
+
+  @property
+  def form(self) -> Form:
+    """The form of a data set with these words."""
+    return Form(
+      kind='words',
+      axes='T',
+      content='words',
+      normalize='none',
+      dtype=self.dtype.name,
+      range=(0.0, len(self.words) - 1.0),
+      vocabulary=len(self.words),
+    )
+
+
+def learn(
+  data_flag: str, trained_texts: Sequence[str], options: TextOptions
+) -> Vocabulary:
+  """The vocabulary of some texts.
 
   Args:
     data_flag: flag of the data, for messages.
-    splits: the texts for training, for the test, and perhaps for validation.
+    trained_texts: the texts on which clients train, and no others.
     options: the knobs.
 
   Raises:
     DataError: the package is missing, or there are no characters to train on.
   """
-  if options.tokenizer == NONE:
-    raise tokenizer_needed(data_flag)
   tokenizers = _package(data_flag)
-  splits = [list(map(_whole_characters, texts)) for texts in splits]
-  words = options.words or _vocabulary(tokenizers, splits[0], options)
+  trained_texts = list(map(_whole_characters, trained_texts))
+  words = _vocabulary(tokenizers, trained_texts, options)
   if len(words) < 2:
     raise DataError(f'{data_flag}: all training texts are empty.')
-  tokenizer = _tokenizer(tokenizers, options.tokenizer, words)
-  numbers = [_word_numbers(tokenizer, texts) for texts in splits]
-  length = options.length
+  length = options.text_length
   if length == 'auto':
-    length = min(max(map(len, numbers[0])), LONGEST_AUTO)
-  dtype = np.int16 if len(words) < 2**15 else np.int32
+    tokenizer = _tokenizer(tokenizers, options.tokenizer, words)
+    length = min(max(map(len, _word_numbers(tokenizer, trained_texts))), LONGEST_AUTO)
+  return Vocabulary(tokenizer=options.tokenizer, words=words, length=length)
+
+
+class InWords(NamedTuple):
+  """A data set of words that were texts.
+
+  Attributes:
+    dataset: the data set.
+    notice: a line that says how many words there are, and how many texts are cut.
+  """
+
+  dataset: Dataset
+  notice: str
+
+
+def in_words(data_flag: str, dataset: Dataset, vocabulary: Vocabulary) -> InWords:
+  """The data set of texts with the numbers of their words in place of them.
+
+  Args:
+    data_flag: flag of the data, for messages.
+    dataset: a data set whose examples are texts.
+    vocabulary: the words of which they consist.
+
+  Raises:
+    DataError: the package is missing, or the memory cannot hold the words.
+  """
+  tokenizer = _tokenizer(_package(data_flag), vocabulary.tokenizer, vocabulary.words)
+  splits = [dataset.train_images, dataset.test_images]
+  if dataset.validation_images is not None:
+    splits.append(dataset.validation_images)
+  numbers = [
+    _word_numbers(tokenizer, map(_whole_characters, split_texts))
+    for split_texts in splits
+  ]
   num_texts = sum(map(len, numbers))
   machine_memory.require_room(
     'data.text_length',
-    options.length,
-    num_texts * length * np.dtype(dtype).itemsize,
-    f'{num_texts} texts of {length} words',
+    vocabulary.length,
+    num_texts * vocabulary.length * vocabulary.dtype.itemsize,
+    f'{num_texts} texts of {vocabulary.length} words',
   )
-  num_cut = sum(len(text) > length for texts in numbers for text in texts)
+  train, test, *validation = [
+    _filled_up(split_numbers, vocabulary.length, vocabulary.dtype)
+    for split_numbers in numbers
+  ]
+  every_length = [len(text) for split_numbers in numbers for text in split_numbers]
+  num_cut = sum(length > vocabulary.length for length in every_length)
   test_numbers = numbers[1]
-  num_words = sum(map(len, test_numbers))
-  num_unknown = sum(text.count(0) for text in test_numbers)
-  noun = CHARACTERS if options.tokenizer == CHARACTERS else 'words'
-  print(
-    f'{data_flag}: texts are read as {length} {noun} each, of {len(words)} in the '
-    f'vocabulary of training; {num_cut} of {num_texts} texts are cut to '
-    f'this length, and {num_unknown} of {num_words} {noun} of the test are unknown.',
-    file=sys.stderr,
+  noun = CHARACTERS if vocabulary.tokenizer == CHARACTERS else 'words'
+  notice = (
+    f'{data_flag}: texts are read as {vocabulary.length} {noun} each, of '
+    f'{len(vocabulary.words)} in the vocabulary of training; {num_cut} of {num_texts} '
+    f'texts are cut to this length, and {sum(text.count(0) for text in test_numbers)} '
+    f'of {sum(map(len, test_numbers))} {noun} of the test are unknown.'
   )
-  return Encoded(
-    splits=[_filled_up(texts, length, dtype) for texts in numbers], words=words
+  dataset = dataset._replace(
+    train_images=train,
+    test_images=test,
+    validation_images=validation[0] if validation else None,
+    mean=np.zeros(vocabulary.length, np.float32),
+    std=np.ones(vocabulary.length, np.float32),
+    form=vocabulary.form,
+    words=vocabulary.words,
   )
+  return InWords(dataset=dataset, notice=notice)
 
 
 def tokenizer_needed(data_flag: str) -> DataError:
@@ -124,25 +183,22 @@ def tokenizer_needed(data_flag: str) -> DataError:
   )
 
 
-def numbers_of(
-  texts: Iterable[str], words: Sequence[str], tokenizer: str, length: int
-) -> np.ndarray:
-  """[M, length] int32, the texts as a trained model takes them.
+def numbers_of(texts: Iterable[str], vocabulary: Vocabulary) -> np.ndarray:
+  """[M, length] the texts as a trained model takes them.
 
   Args:
     texts: M texts.
-    words: [V] the vocabulary of the model.
-    tokenizer: 'characters' or 'wordpiece'.
-    length: words of each text.
+    vocabulary: that of the model.
 
   Raises:
     UsageError: the package is missing, or the model was trained on no texts.
   """
-  if not words:
-    raise UsageError('The examples are texts, and this model was trained on numbers.')
-  divides = _tokenizer(_package('The examples are texts'), tokenizer, words)
-  numbers = _word_numbers(divides, map(_whole_characters, texts))
-  return _filled_up(numbers, length, np.int32)
+  owner = 'The examples are texts'
+  if not vocabulary.words:
+    raise UsageError(f'{owner}, and this model was trained on numbers.')
+  tokenizer = _tokenizer(_package(owner), vocabulary.tokenizer, vocabulary.words)
+  numbers = _word_numbers(tokenizer, map(_whole_characters, texts))
+  return _filled_up(numbers, vocabulary.length, vocabulary.dtype)
 
 
 def _whole_characters(text: str) -> str:
@@ -181,35 +237,41 @@ def require_no_features(features: str, tokenizer: str) -> None:
     raise KnobError('data.features', features, 'is for numbers, and these are texts.')
 
 
-def class_numbers(
-  data_flag: str, splits: Sequence[Sequence[str]], words: Sequence[str]
+def next_characters(
+  data_flag: str, splits: Sequence[Sequence[str]]
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-  """Labels that are words, such as the next character, by their numbers.
+  """Labels that are single characters, such as the next one of a text, by number.
 
-  The classes are the words of the vocabulary, and a label that is not among them is
-  UNKNOWN, which no model predicts: it counts as wrong. A line tells how many there are.
+  The classes are the characters that training has as labels, in ascending order, and
+  last OTHER, which every other character is. No example of training has it, so no model
+  predicts it, and these examples count as wrong. A line tells how many there are.
 
   Args:
     data_flag: flag of the data, for messages.
     splits: the labels of each split, training first.
-    words: [V] the vocabulary.
 
   Returns:
     [M] int32 of each split, and the names of the classes.
+
+  >>> numbers, class_names = next_characters('', [['b', 'a'], ['a', 'a']])
+  >>> numbers[0].tolist(), numbers[1].tolist(), class_names
+  ([1, 0], [0, 0], ('a', 'b', 'other'))
   """
-  number_of = {word: number for number, word in enumerate(words)}
+  characters = sorted(set(splits[0]))
+  number_of = {character: number for number, character in enumerate(characters)}
+  other = len(characters)
   numbers = [
-    np.array([number_of.get(label, 0) for label in labels], np.int32)
+    np.array([number_of.get(label, other) for label in labels], np.int32)
     for labels in splits
   ]
-  num_unknown = sum(np.count_nonzero(labels == 0) for labels in numbers)
-  if num_unknown:
+  num_other = sum(np.count_nonzero(labels == other) for labels in numbers)
+  if num_other:
     print(
-      f'{data_flag}: {num_unknown} labels are not in the vocabulary of training; they '
-      f'are the class {UNKNOWN}.',
+      f'{data_flag}: {num_other:,} of the labels are no label of training: the class '
+      f'{OTHER!r}, which no model learns, so their examples count as wrong.',
       file=sys.stderr,
     )
-  return numbers, tuple(map(printable, words))
+  return numbers, (*map(printable, characters), OTHER)
 
 
 def _package(owner: str) -> Any:

@@ -10,7 +10,7 @@ import pathlib
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from moon_jax.data.dataset import arrays_dataset, checked_dataset
 from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import users
 from moon_jax.data.pixels import PIXEL_STATISTICS
+from moon_jax.data.texts import TextOptions
 
 # TFDS stores these images lying on their side, as NIST does; here they are transposed.
 TRANSPOSED = ('emnist',)
@@ -54,7 +55,7 @@ class _Request(NamedTuple):
   reading: Reading
   features: str
   text: str
-  text_options: texts.TextOptions
+  tokenizer: str
 
 
 def load_tfds(
@@ -64,15 +65,10 @@ def load_tfds(
   *,
   prepare: bool = True,
   announce: Callable[[Dataset], None] | None = None,
-  range: str = '',
-  axes: str = '',
-  normalize: str = 'auto',
   features: str = '',
   text: str = '',
-  tokenizer: str = texts.NONE,
-  vocabulary_size: int = 2000,
-  text_length: int | str = 'auto',
-  words: Sequence[str] = (),
+  reading: Reading,
+  text_options: TextOptions,
 ) -> Dataset:
   """Loads a labelled data set of TFDS, and prepares it first if necessary.
 
@@ -90,17 +86,12 @@ def load_tfds(
     prepare: whether a missing set may be downloaded and prepared.
     announce: called before pictures are decoded, with the data set that will be
       returned; its images have shapes, but no pixels. Not called for other data, nor
-      for pictures that are read by one of the next three knobs.
-    range: as in `npz.load_npz`.
-    axes: likewise.
-    normalize: likewise.
+      for pictures that are read in another way than usually.
     features: features of numbers, see `tfds_features.choose`; '': the image or the
       tensor of the data set.
     text: the feature of texts; '': that of the data set.
-    tokenizer: see `texts.TextOptions`; 'none': the examples are no texts.
-    vocabulary_size: likewise.
-    text_length: likewise.
-    words: the vocabulary of a trained model; (): it is made of the training texts.
+    reading: as in `npz.load_npz`.
+    text_options: how texts are read, if the examples are these.
 
   Raises:
     DataError: the name is unknown, the set is not one of labelled examples of one size
@@ -110,25 +101,22 @@ def load_tfds(
   request = _Request(
     name=name,
     client=client,
-    reading=Reading(range=range, axes=axes, normalize=normalize),
+    reading=reading,
     features=features,
     text=text,
-    text_options=texts.TextOptions(
-      tokenizer, vocabulary_size, text_length, tuple(words)
-    ),
+    tokenizer=text_options.tokenizer,
   )
   data_dir = os.path.expanduser(
     dir or os.environ.get('TFDS_DATA_DIR') or '~/tensorflow_datasets'
   )
-  if tokenizer != texts.NONE:
-    # A line of the output says at each start how the texts are read.
+  if text_options.has_texts:
     return _decode(request, data_dir, prepare, announce)
   return decoded.load_or_decode(
     name,
     pathlib.Path(data_dir, re.match(r'\w*', name)[0]),  # where TFDS looks for it
     lambda: _decode(request, data_dir, prepare, announce),
     client,
-    tuple(request.reading),
+    tuple(reading),
     features,
     importlib.metadata.version('tensorflow_datasets'),
   )
@@ -146,7 +134,7 @@ def _decode(request, data_dir, prepare, announce):
       client=client,
       features=request.features,
       text=request.text,
-      tokenizer=request.text_options.tokenizer,
+      tokenizer=request.tokenizer,
     )
   if chosen.are_texts:
     texts.require_no_other_reading(reading)
@@ -193,7 +181,7 @@ def _decode(request, data_dir, prepare, announce):
         *(f'{described} of train', f'{chosen.label} of train'),
         *(f'{described} of test', f'{chosen.label} of test'),
       ),
-      text_options=request.text_options,
+      tokenizer=request.tokenizer,
     )._replace(feature_names=chosen.column_names)
   return users.named(data_flag, data, train.user_ids, test.user_ids)
 

@@ -93,13 +93,13 @@ def predict(values: flags.FlagValues) -> str:
     num_classes=trained.about['num_classes'],
     class_names=tuple(trained.about['images'].get('class_names', ())),
     feature_names=tuple(trained.about['images'].get('feature_names', ())),
-    words=trained.words,
+    vocabulary=trained.vocabulary,
     sample_rate=trained.about['images'].get('sample_rate', 0),
   )
   is_file_of_rows = (
     values.source == 'table'
     and not values.split
-    and bool(model.feature_names or model.words)
+    and bool(model.feature_names or model.vocabulary.words)
     and source.suffix in TABLE_SUFFIXES
     and os.path.isfile(source)
   )

@@ -127,6 +127,15 @@ class Trained:
     return tuple(self.about['images'].get('words', ()))
 
   @property
+  def vocabulary(self) -> texts.Vocabulary:
+    """How the run's texts were read; without words if its examples were no texts."""
+    return texts.Vocabulary(
+      tokenizer=self.config.data.tokenizer,
+      words=self.words,
+      length=self.image_shape[0],
+    )
+
+  @property
   def data_digest(self) -> str:
     """SHA-256 of the run's data set, in hexadecimal."""
     return self.about['data_digest']
@@ -194,12 +203,7 @@ class Trained:
     if self.form.content == 'levels':
       return self.grey_levels(arrays)
     if texts.is_text(arrays):
-      arrays = texts.numbers_of(
-        arrays,
-        self.words,
-        tokenizer=self.config.data.tokenizer,
-        length=self.image_shape[0],
-      )
+      arrays = texts.numbers_of(arrays, self.vocabulary)
     return as_numbers(arrays, self.image_shape, self.form)
 
   def predict(self, images: np.ndarray) -> Predictions:
@@ -256,6 +260,8 @@ class Trained:
       ) from None
     if sources.digest(data) != self.data_digest:
       raise UsageError(f'The data is not that of the training in {self.workdir}.')
+    if data.form.content == 'texts':
+      data, _ = texts.in_words(options.data_flag, data, self.vocabulary)
     images = data.test_images
     if self.scale:
       images = numbers_of(images, self.scale)

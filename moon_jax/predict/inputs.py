@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from moon_jax.core.flags import option
 from moon_jax.core.outputs import any_of
 from moon_jax.core.paths import walk
 from moon_jax.core.types import Form, Scale
-from moon_jax.data import example_forms, table
+from moon_jax.data import example_forms, table, texts
 from moon_jax.data.audiofolder import (
   ENDING,
   read_sound,
@@ -33,6 +34,7 @@ from moon_jax.data.scale import numbers_of
 IMAGE_ARRAYS = ('images', 'test_x', 'x_test', 'test_images')
 LABEL_ARRAYS = ('labels', 'test_y', 'y_test', 'test_labels')
 _MODES = {1: 'L', 3: 'RGB', 4: 'RGBA'}
+_NO_TEXTS = texts.Vocabulary(tokenizer=texts.NONE, words=(), length=0)
 _CHUNK = 1024  # pictures that are decoded at a time
 
 
@@ -48,7 +50,7 @@ class Model(NamedTuple):
     num_classes: Y.
     class_names: names of the classes; () if they have none.
     feature_names: names of the columns of a table; () if they have none.
-    words: the vocabulary of its texts; () if its examples were no texts.
+    vocabulary: how its texts were read; without words if its examples were no texts.
     sample_rate: samples in a second of its sounds; 0 if its examples were no sounds.
   """
 
@@ -59,7 +61,7 @@ class Model(NamedTuple):
   num_classes: int
   class_names: tuple[str, ...]
   feature_names: tuple[str, ...] = ()
-  words: tuple[str, ...] = ()
+  vocabulary: texts.Vocabulary = _NO_TEXTS
   sample_rate: int = 0
 
   def number_of(self, name: str) -> int | None:
@@ -109,7 +111,7 @@ def read(path: pathlib.Path, model: Model) -> Inputs:
   is_picture = model.form.kind == 'picture' and model.shape[2] in _MODES
   if not (takes_pictures and is_picture):
     suffixes = ['.npz']
-    if model.feature_names or model.words:
+    if model.feature_names or model.vocabulary.words:
       suffixes += TABLE_SUFFIXES
     raise UsageError(
       f'{option("input", str(path))}: this model takes no pictures, but a file that '
@@ -135,14 +137,14 @@ def split_of(source: str, where: str, split: str, model: Model) -> Inputs:
   knob = 'data.path' if part.has('files') else 'data.name'
   changes = {'data.source': source, knob: where, 'data.limit': 0}
   changes['data.trust_pickles'] = False
-  if model.words:
-    changes['data.text_length'] = model.shape[0]
   if model.sample_rate and source == 'audiofolder':
     changes['data.seconds'] = seconds_of(model.shape[0], model.sample_rate)
   config = config_lib.validate(flatten(model.config) | changes)
-  dataset = load_data(
-    DataOptions(config), may_download=False, trust_pickles=False, words=model.words
-  )
+  options = DataOptions(config)
+  dataset = load_data(options, may_download=False, trust_pickles=False)
+  if dataset.form.content == 'texts':
+    dataset, notice = texts.in_words(options.data_flag, dataset, model.vocabulary)
+    print(notice, file=sys.stderr)
   if dataset.form.kind == model.form.kind == 'picture':
     _require_equal_content(dataset, model, where, are_files=part.has('pictures'))
   images, labels = {
@@ -206,7 +208,7 @@ def _rows(path, model):
     UsageError: the model was trained on no table, or this one does not fit it.
   """
   input_flag = option('input', str(path))
-  if model.words:
+  if model.vocabulary.words:
     return _rows_of_texts(input_flag, path, model)
   if not model.feature_names:
     raise UsageError(
@@ -230,12 +232,12 @@ def _rows(path, model):
 def _rows_of_texts(input_flag, path, model):
   """All texts of a table, in their order."""
   data = model.config.data
-  names, texts, labels = table.read_texts(
+  names, texts_of_rows, labels = table.read_texts(
     input_flag, path, text=data.text, label=data.label
   )
   if labels is not None:
     labels = _renumbered(labels, (), model, input_flag)
-  return Inputs(names=names, labels=labels, chunks=iter([texts]))
+  return Inputs(names=names, labels=labels, chunks=iter([texts_of_rows]))
 
 
 def _arrays(path, model):

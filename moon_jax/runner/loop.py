@@ -134,10 +134,12 @@ def _input_digests(experiment: Experiment, config: Config) -> InputDigests:
   trace_path = used_value(config, 'availability.path')
   digests = InputDigests(
     data_digest=experiment.data.digest,
+    words_digest=experiment.data.words_digest,
     weights_digest=experiment.network.weights_digest,
     trace_digest=files.sha256(expand(trace_path)) if trace_path else '',
   )
   hosts.require_same('data set', {'SHA-256': digests.data_digest})
+  hosts.require_same('vocabulary of texts', {'SHA-256': digests.words_digest})
   hosts.require_same('initial_weights', {'SHA-256': digests.weights_digest})
   hosts.require_same('availability.path', {'SHA-256': digests.trace_digest})
   return digests

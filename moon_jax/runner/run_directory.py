@@ -49,11 +49,13 @@ class InputDigests(NamedTuple):
 
   Attributes:
     data_digest: of the data set.
+    words_digest: of the vocabulary, and of the words that its texts became.
     weights_digest: of the file of `initial_weights`.
     trace_digest: of the file of `availability.path`.
   """
 
   data_digest: str
+  words_digest: str = ''
   weights_digest: str = ''
   trace_digest: str = ''
 
@@ -61,6 +63,7 @@ class InputDigests(NamedTuple):
 # How the run in a directory differs if a digest does.
 _DIFFERENCES = {
   'data_digest': 'was trained on other data',
+  'words_digest': 'reads its texts by another vocabulary',
   'weights_digest': 'began with other weights',
   'trace_digest': 'had clients available at other times',
 }

@@ -328,7 +328,7 @@ def most_steps(
   max_steps = 0
   for config in configs:
     with contextlib.suppress(RunError):  # reported when the run begins
-      prepared = data.prepare(config, load)
+      prepared = data.prepare(config, load, reads_texts=False)
       steps = scheduling.max_steps(
         scheduling.TrainingSetupOptions(prepared.config),
         prepared.divided.partition.sizes,

@@ -12,7 +12,7 @@ from moon_jax import catalog
 from moon_jax.building import experiment
 from moon_jax.config import ConfigError, from_word, validate
 from moon_jax.core.errors import UsageError
-from moon_jax.data import imagefolder
+from moon_jax.data import sources
 
 INTEGERS = ('-1', '-0', '2147483647', '2147483648', '99999999999', '9' * 400)
 FLOATS = ('-0.0', '-1', '1e-400', '1e-39', '1.2e-38', '3.4e38', '1e39', '1e400', 'nan')
@@ -126,6 +126,4 @@ def test_images_larger_than_the_memory(tmp_path):
       (tmp_path / split / label).mkdir(parents=True)
       Image.new('L', (4, 4)).save(tmp_path / split / label / '0.png')
   with pytest.raises(UsageError, match=r'image_size=2147483647 needs .* the images'):
-    imagefolder.load_imagefolder(
-      str(tmp_path), test_fraction=0.0, test_seed=0, image_size=2**31 - 1
-    )
+    sources.load('imagefolder', limit=0, path=str(tmp_path), image_size=2**31 - 1)

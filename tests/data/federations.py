@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from moon_jax.core.errors import ExitCode
-from moon_jax.data import convert, sources
+from moon_jax.data import convert, dataset_files, sources
 
 datasets = pytest.importorskip('datasets', reason='datasets is missing')
 h5py = pytest.importorskip('h5py', reason='h5py is missing')
@@ -62,12 +62,16 @@ def mixed(users):
 
 
 def load(knobs, **changes):
-  """The data set of a source and its knobs."""
+  """The data set of a source and its knobs; of texts, all that train have words."""
   options = {'limit': 0}
   if knobs['data.source'] == 'imagefolder':
     options |= {'test_fraction': 0.0, 'test_seed': 0, 'image_size': 0}
   options |= {name.removeprefix('data.'): value for name, value in knobs.items()}
-  return sources.load(**options | changes)
+  options |= changes
+  data = sources.load(**options)
+  if data.form.content != 'texts':
+    return data
+  return dataset_files.with_words_of_training(data, knobs['data.source'], options)
 
 
 def flags(knobs):

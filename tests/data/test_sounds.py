@@ -94,6 +94,9 @@ def test_a_spectrogram_is_that_of_its_definition(dtype, tmp_path):
 def test_speakers_are_users_and_folders_classes(tmp_path, capsys):
   knobs = folder_of(tmp_path)
   write(tmp_path / 'ann/low/00.wav', tone(300, seconds=0.05))
+  for name in ('ann/low/b.mp3', 'ann/low/c.MP3', 'list.txt', 'README', '.hidden'):
+    (tmp_path / name).touch()
+  write(tmp_path / '_background_noise_/tap.wav', tone(50, seconds=1.0))
   data = load(knobs)
   assert data.train_images.shape == (16, 8, 12)
   assert data.class_names == ('high', 'low')
@@ -102,7 +105,13 @@ def test_speakers_are_users_and_folders_classes(tmp_path, capsys):
   assert data.form.kind == 'signal'
   highest_band = data.train_images.mean(1).argmax(1)
   np.testing.assert_array_equal(highest_band > 6, data.train_labels == 0)
-  assert 'Hz; 1 file is filled up with silence to 0.1 s.' in capsys.readouterr().err
+  messages = capsys.readouterr().err
+  assert 'Hz; 1 file is filled up with silence to 0.1 s.' in messages
+  left_out = (
+    'not used: 5 files (2 .mp3, 1 without an ending, 1 .txt, 1 .wav), such as '
+    "'README'.\n"
+  )
+  assert left_out in messages
   shorter = load(knobs, seconds=0.05)
   assert shorter.train_images.shape[1] == 3
   pictures = load(knobs, axes='HW')

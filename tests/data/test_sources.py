@@ -388,12 +388,12 @@ def test_a_tfds_set_is_decoded_once(small_mnist, cache, monkeypatch, tmp_path):
 def test_another_name_or_way_of_a_set_is_kept_beside_it(small_mnist, cache, tmp_path):
   files, folder = cache / 'moon_jax/data', small_mnist.parents[1]
   for may_prepare in (True, False):
-    tfds_source.load_tfds('mnist', str(folder), prepare=may_prepare)
+    load('tfds', name='mnist', dir=str(folder), prepare=may_prepare)
   assert len(list(files.iterdir())) == 1
   # TFDS finds the set, but this is not the folder that TFDS looks into.
   (folder / 'MNIST').mkdir()
   (folder / 'MNIST/raw').touch()
-  tfds_source.load_tfds('MNIST', str(folder))
+  load('tfds', name='MNIST', dir=str(folder))
   assert len(list(files.iterdir())) == 1
   # A set of the same name is in another folder.
   prepare(tmp_path / 'other', 'mnist', {'train': 7, 'test': 5})

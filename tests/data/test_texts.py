@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import moon_jax
+from moon_jax.building import data as building_data
 from moon_jax.core import machine_memory
 from moon_jax.core.errors import ExitCode, KnobError, UsageError
-from moon_jax.data import texts
+from moon_jax.data import client_tests, sources, texts
 from moon_jax.data.data_errors import DataError
 from moon_jax.predict.command import main as predict
 from tests.data.federations import load
@@ -72,12 +73,13 @@ PLAY = {
 }
 
 
-def test_next_characters_of_shakespeare_are_classes_of_the_vocabulary(tmp_path, capsys):
+def test_next_characters_of_shakespeare_are_classes(tmp_path, capsys):
   data = load(write_leaf(tmp_path, PLAY))
   words = (texts.UNKNOWN, *sorted(set('to beo be mark ')))
   assert data.words == words
-  assert data.class_names == words
-  assert data.num_classes == len(words)
+  # The labels of training, and a class for others.
+  assert data.class_names == (' ', 'm', 'o', 'other')
+  assert data.num_classes == 4
 
   def read(rows):
     return [''.join(words[n] if n else '?' for n in row) for row in rows.tolist()]
@@ -85,12 +87,12 @@ def test_next_characters_of_shakespeare_are_classes_of_the_vocabulary(tmp_path, 
   # Users are numbered in the order of their names.
   assert read(data.train_images) == ['to be', 'o be ', 'mark ']
   assert data.clients[data.train_clients].tolist() == ['HAMLET', 'HAMLET', 'GHOST']
-  assert [words[label] for label in data.train_labels] == [' ', 'o', 'm']
+  assert [data.class_names[label] for label in data.train_labels] == [' ', 'o', 'm']
   # x and z occur in the test alone.
   assert read(data.test_images) == ['be to', 'be? t']
-  assert data.test_labels.tolist() == [words.index('o'), 0]
+  assert data.test_labels.tolist() == [2, 3]
   messages = capsys.readouterr().err
-  assert '1 labels are not in the vocabulary' in messages
+  assert "1 of the labels are no label of training: the class 'other'" in messages
   assert '1 of 10 characters of the test are unknown' in messages
   assert (data.form.kind, data.form.vocabulary) == ('words', len(words))
 
@@ -164,9 +166,16 @@ def test_a_long_text_does_not_take_its_space_in_every_row(tmp_path):
 
 
 def test_a_row_without_a_text_and_a_split_without_rows_are_named(tmp_path):
+  def training_of(rows):
+    return datasets.Dataset.from_dict({'text': rows, 'label': [0] * len(rows)})
+
   empty = datasets.Dataset.from_dict({'text': ['a', None], 'label': [0, 1]})
   knobs = hub(tmp_path / 'gap', train=empty, test=empty)
   with refused(DataError, 'row 1 of train cannot be used: .*it has no text'):
+    load(knobs, tokenizer='characters')
+  without_rows = training_of([])
+  knobs = hub(tmp_path / 'no_test', train=training_of(['a']), test=without_rows)
+  with refused(DataError, r"its split 'test' has no rows; remove or fill it\."):
     load(knobs, tokenizer='characters')
   users = {'u': (['ab', 'ba'], ['a', 'b'])}
   knobs = write_leaf(tmp_path / 'nobody', {'train': users, 'test': {}})
@@ -238,7 +247,8 @@ def test_a_half_of_a_character_is_an_unknown_one(tokenizer, tmp_path):
   )
   np.testing.assert_array_equal(data.train_images[0], data.train_images[1])
   length = data.train_images.shape[1]
-  words = texts.numbers_of(['a \ud83d'], data.words, tokenizer, length)
+  vocabulary = texts.Vocabulary(tokenizer, data.words, length)
+  words = texts.numbers_of(['a \ud83d'], vocabulary)
   np.testing.assert_array_equal(words, data.train_images[:1])
 
 
@@ -315,6 +325,64 @@ def test_splits_are_chosen_by_their_names(tmp_path):
   assert (len(usual.train_labels), usual.test_labels.tolist()) == (2, [0])
   with refused(DataError, "no split 'tests' of --config.data.test_split.*'test'"):
     load(knobs, axes='D', test_split='tests')
+
+
+HELD_OUT = {
+  'data.validation': 0.25,
+  'data.local_test': 0.25,
+  'data.limit': 20,
+  'partition.min_size': 4,
+}
+
+
+@pytest.mark.parametrize('knob', ['', *HELD_OUT])
+def test_a_vocabulary_is_of_what_is_trained_on(knob, tmp_path):
+  """Each text has a character of its own: the vocabulary says who was seen."""
+  own_characters = [chr(ord('一') + row) for row in range(40)]
+  frame = pandas.DataFrame(
+    {
+      'text': [character * (row + 1) for row, character in enumerate(own_characters)],
+      'label': [0, 1] * 20,
+      'person': [0] * 3 + [1] * 17 + [2] * 20,
+    }
+  )
+  frame.to_csv(tmp_path / 'it.csv', index=False)
+  knobs = {
+    'data.source': 'table',
+    'data.path': str(tmp_path / 'it.csv'),
+    'data.test_fraction': 0.1,
+    'data.client': 'person',
+    'data.tokenizer': 'characters',
+    'partition.name': 'natural',
+    'partition.min_size': 1,
+  }
+  if knob == 'data.local_test':  # users with test examples have their own tests
+    knobs |= {'data.client': '', 'partition.name': 'iid', 'num_clients': 3}
+  knobs |= {knob: HELD_OUT[knob]} if knob else {}
+  config = moon_jax.config.validate(knobs)
+  options = building_data.DataOptions(config)
+  loaded = building_data.load_data(options)
+  divided = building_data.divide(loaded, options)
+  trained = divided.partition
+  if knob == 'data.local_test':
+    trained, tests = client_tests.hold_out(trained, 0.25, options.seed)
+    assert len(tests.rows)
+  trained_texts = divided.dataset.train_images[trained.indices]
+  in_words = building_data.with_words(divided, options)
+  assert in_words.dataset.words == (
+    texts.UNKNOWN,
+    *sorted({text[0] for text in trained_texts}),
+  )
+  assert in_words.dataset.train_images.shape[1] == max(map(len, trained_texts))
+  held_out = {*own_characters} - {*in_words.dataset.words}
+  assert len(held_out) > (4 if knob in HELD_OUT else 3)  # the test alone has four
+  if knob == 'data.validation':
+    images, _ = in_words.validation
+    assert (images.max(1) == 0).all()  # unknown, every one
+  # Another vocabulary is another digest, and the same data are the same.
+  assert sources.digest(loaded) == sources.digest(building_data.load_data(options))
+  fewer = in_words.dataset._replace(words=in_words.dataset.words[:-1])
+  assert sources.digest(fewer) != sources.digest(in_words.dataset)
 
 
 @pytest.fixture(scope='module')

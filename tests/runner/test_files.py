@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import pathlib
+import tracemalloc
 
 import pytest
 
@@ -158,6 +159,22 @@ def test_a_file_that_another_host_has_replaced_is_read_again(tmp_path, monkeypat
       patch.setattr(os, 'open', failing(number, times, os.open))
       with pytest.raises(OSError, match=os.strerror(number)):
         files.contents(path)
+
+
+def test_a_small_file_takes_little_memory_whatever_it_may_have(tmp_path):
+  path = tmp_path / 'a.json'
+  path.write_bytes(b'x' * 1000)
+  tracemalloc.start()
+  content = files.contents(path, most_bytes=2**28)
+  _, peak = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  assert content == path.read_bytes()
+  assert peak < 2**20
+  # Files of the system say that they have no bytes.
+  assert b'Name:' in files.contents('/proc/self/status', most_bytes=2**20)
+  for most_bytes, file in ((999, path), (9, '/proc/self/status')):
+    with pytest.raises(OSError, match=f'larger than {most_bytes} bytes'):
+      files.contents(file, most_bytes)
 
 
 # --- before anything is loaded --------------------------------------------------------

@@ -378,10 +378,15 @@ def test_rounds_saved(tmp_path):
   assert run_directory.rounds_saved(tmp_path) == 3
 
 
-def begin(workdir, digest='digest', *words, of_weights='', of_trace=''):
+def begin(workdir, digest='digest', *words, of_words='', of_weights='', of_trace=''):
   """Begins a run in the directory."""
   request = cli.parse([f'--workdir={workdir}', *words])
-  digests = run_directory.InputDigests(digest, of_weights, of_trace)
+  digests = run_directory.InputDigests(
+    data_digest=digest,
+    words_digest=of_words,
+    weights_digest=of_weights,
+    trace_digest=of_trace,
+  )
   return run_directory.begin(request, digests, IMAGES)
 
 
@@ -404,6 +409,8 @@ def test_one_process_at_a_time_and_always_the_same_experiment_and_data(tmp_path)
   with refused(UsageError, change), begin(run, 'digest', other):
     pass
   with refused(UsageError, 'trained on other data'), begin(run, 'another digest'):
+    pass
+  with refused(UsageError, 'by another vocabulary'), begin(run, of_words='any'):
     pass
   with refused(UsageError, 'began with other weights'), begin(run, of_weights='any'):
     pass

@@ -69,7 +69,6 @@ class Federation(NamedTuple):
     validation: a single user with the examples kept for validation, or nobody.
     scale: the scale that the images have in the source.
     form: what the arrays hold; they keep the axes of the source.
-    words: [V] the vocabulary, if the examples were texts; () otherwise.
     feature_names: [D] names of the numbers of an example; () if the data have none.
   """
 
@@ -82,7 +81,6 @@ class Federation(NamedTuple):
   validation: Iterable[User] = ()
   scale: Scale = Scale()
   form: Form = Form()
-  words: tuple[str, ...] = ()
   feature_names: tuple[str, ...] = ()
 
 
@@ -179,7 +177,7 @@ def make_user(data_flag: str, name: int | str, images: Any, labels: Any) -> User
 def make_text_user(
   data_flag: str, name: int | str, user_texts: Sequence[str], labels: Any
 ) -> User:
-  """A user whose examples are texts, for `with_words`.
+  """A user whose examples are texts, for `with_text_labels`.
 
   Raises:
     DataError: there are no examples, an example is no text, or there are not as many
@@ -203,18 +201,18 @@ def make_text_user(
   return User(name, np.array(user_texts, object), labels, owner)
 
 
-def with_words(federation: Federation, options: texts.TextOptions) -> Federation:
-  """The federation whose texts became words of one vocabulary; reads all users.
+def with_text_labels(federation: Federation, tokenizer: str) -> Federation:
+  """The federation of texts whose labels are numbers; reads all users.
 
-  Labels that are characters, if the texts are divided into these, are classes with the
-  characters' numbers; other labels of text are numbered in ascending order.
+  Labels that are characters, if the texts are divided into these, are next characters;
+  other labels of text are numbered in ascending order.
 
   Args:
     federation: users with texts.
-    options: the knobs.
+    tokenizer: value of `data.tokenizer`.
 
   Raises:
-    DataError: the texts or the labels cannot be used.
+    DataError: the labels cannot be used.
   """
   data_flag = federation.data_flag
   train, test = list(federation.train), list(federation.test)
@@ -223,22 +221,13 @@ def with_words(federation: Federation, options: texts.TextOptions) -> Federation
     return federation._replace(train=train, test=test)
   validation = list(federation.validation)
   splits = [train, test, validation] if validation else [train, test]
-  encoded = texts.encode(data_flag, [_joined_texts(users) for users in splits], options)
-  splits = [
-    [
-      user._replace(images=rows)
-      for user, rows in zip(users, _divided_among(users, split_rows), strict=True)
-    ]
-    for users, split_rows in zip(splits, encoded.splits, strict=True)
-  ]
-  federation = federation._replace(words=encoded.words)
   if all(user.labels.dtype.kind == 'U' for users in splits for user in users):
     labels = [np.concatenate([user.labels for user in users]) for users in splits]
-    are_words = options.tokenizer == texts.CHARACTERS and all(
+    are_characters = all(
       (np.char.str_len(split_labels) == 1).all() for split_labels in labels
     )
-    if are_words:
-      numbers, class_names = texts.class_numbers(data_flag, labels, encoded.words)
+    if are_characters and tokenizer == texts.CHARACTERS:
+      numbers, class_names = texts.next_characters(data_flag, labels)
     else:
       names = [f'labels for {name}' for name in ('training', 'test', 'validation')]
       numbers, class_names = numbered(data_flag, labels, names)
@@ -256,16 +245,15 @@ def with_words(federation: Federation, options: texts.TextOptions) -> Federation
     ]
   train, test, *validation = splits
   for user in itertools.chain.from_iterable(splits):
-    if fault := split_fault(Split('texts', user.images, 'labels', user.labels)):
+    split = Split('texts', user.images, 'labels', user.labels)
+    if fault := split_fault(split, form=example_forms.TEXTS):
       raise DataError(f'{user.owner}: {fault}.')
-  federation = federation._replace(
-    train=train, test=test, validation=validation[0] if validation else ()
+  return federation._replace(
+    train=train,
+    test=test,
+    validation=validation[0] if validation else (),
+    form=example_forms.TEXTS,
   )
-  return on_one_scale(federation, encoded.reading)
-
-
-def _joined_texts(users_read):
-  return [text for user in users_read for text in user.images.tolist()]
 
 
 def _divided_among(users_read, rows):
@@ -409,28 +397,30 @@ def two_splits(
   read: Callable[[str, pathlib.Path, str], Iterable[User]],
   reading: Reading,
   float_range: tuple[float, float] = FLOAT_RANGE,
-  text_options: texts.TextOptions | None = None,
 ) -> Federation:
-  """The federation in a folder.
+  """The federation in a folder, on one scale.
 
   Args:
     path: the folder.
     read: (data_flag, folder, split) -> the users of a split.
     reading: how the arrays are read.
     float_range: the numbers of black and white in floats, if the dtype decides.
-    text_options: how texts become words, if the examples are texts.
   """
+  return on_one_scale(users_of_splits(path, read), reading, float_range)
+
+
+def users_of_splits(
+  path: str, read: Callable[[str, pathlib.Path, str], Iterable[User]]
+) -> Federation:
+  """The federation in a folder, on no scale yet; see `two_splits`."""
   data_flag = flag('data.path', path)
   folder = expand(path)
-  federation = Federation(
+  return Federation(
     data_flag=data_flag,
     name=folder.stem,
     train=each_once(data_flag, read(data_flag, folder, 'train')),
     test=each_once(data_flag, read(data_flag, folder, 'test')),
   )
-  if text_options:
-    return with_words(federation, text_options)
-  return on_one_scale(federation, reading, float_range)
 
 
 def files_in(
@@ -487,7 +477,6 @@ def dataset_of(federation: Federation) -> Dataset:
     numbers_are_checked=True,
   )._replace(
     scale=federation.scale,
-    words=federation.words,
     feature_names=federation.feature_names,
   )
   return users.named(data_flag, dataset, train.user_names, test.user_names)

@@ -22,9 +22,8 @@ def load_hdf5(
   test_path: str,
   image: str = '',
   label: str = '',
-  range: str = '',
-  axes: str = '',
-  normalize: str = 'auto',
+  *,
+  reading: Reading,
 ) -> assembled.Federation:
   """Loads a file of TensorFlow Federated; users are in the order of their names.
 
@@ -33,9 +32,7 @@ def load_hdf5(
     test_path: the file of the test examples.
     image: name of the images; '' stands for the usual names.
     label: name of the labels, likewise.
-    range: numbers of black and white, 'LOW,HIGH'; '': as in `npz.load_npz`.
-    axes: as in `npz.load_npz`.
-    normalize: as in `npz.load_npz`.
+    reading: as in `npz.load_npz`.
 
   Raises:
     DataError: also when read: a file is missing, damaged or laid out in another way.
@@ -46,7 +43,7 @@ def load_hdf5(
     test_path,
     image,
     label,
-    Reading(range=range, axes=axes, normalize=normalize),
+    reading,
   )
 
 

@@ -6,7 +6,7 @@ import logging
 import pathlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -20,10 +20,12 @@ from moon_jax.core.types import Dataset
 from moon_jax.data import drawn_test, example_forms, split_names, texts
 from moon_jax.data.data_errors import DataError, listed, one_line
 from moon_jax.data.dataset import arrays_dataset
+from moon_jax.data.drawn_test import TestDraw
 from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import assembled
 from moon_jax.data.pictures import DEEP, common_mode, decode_picture, reading_of
 from moon_jax.data.split_names import TEST, TRAIN, VALIDATION
+from moon_jax.data.texts import TextOptions
 
 _SPLIT_STATE = 'state.json'  # in the folder of each split, by save_to_disk
 # Of a value in memory, by its type in a Parquet file (an INT32 may be int8); others 4.
@@ -102,25 +104,42 @@ class _UserRows(NamedTuple):
   ends: list[int]
 
 
+class _Source(NamedTuple):
+  """What is read, and how.
+
+  Attributes:
+    data_flag: flag of the folder, for messages.
+    name: name of the data.
+    columns: the columns.
+    reading: how arrays are read.
+    tokenizer: value of `data.tokenizer`.
+  """
+
+  data_flag: str
+  name: str
+  columns: _Columns
+  reading: Reading
+  tokenizer: str
+
+
+# Role of a split -> its users: each one's name, examples and labels.
+_UsersByRole = Mapping[str, Iterable[tuple[Any, Any, list]]]
+
+
 def load_huggingface(
   path: str,
   client: str,
   image: str = '',
   label: str = '',
-  test_fraction: float = 0.0,
-  test_seed: int = 0,
   image_size: int = 0,
-  range: str = '',
-  axes: str = '',
-  normalize: str = 'auto',
   features: str = '',
   text: str = '',
-  tokenizer: str = texts.NONE,
-  vocabulary_size: int = 2000,
-  text_length: int | str = 'auto',
   train_split: str = '',
   test_split: str = '',
-  words: Sequence[str] = (),
+  *,
+  reading: Reading,
+  test_draw: TestDraw,
+  text_options: TextOptions,
 ) -> assembled.Federation | Dataset:
   """Loads splits of Hugging Face; users, if a column has their ids, in ascending order.
 
@@ -137,113 +156,122 @@ def load_huggingface(
     image: the column of the images, of the feature Image, or arrays; '' stands for the
       usual names.
     label: the column of the labels; a ClassLabel has the names of the classes.
-    test_fraction: fraction of the training rows of each user, or of each class if there
-      is no column of users, that are drawn for the test; 0 if there is a test split.
-    test_seed: seed of the draw.
     image_size: pixels of each side, to which pictures are resized bilinearly; 0 if all
       have one size.
-    range: numbers of black and white in arrays, 'LOW,HIGH'; '': as in `npz.load_npz`.
-    axes: as in `npz.load_npz`.
-    normalize: as in `npz.load_npz`.
     features: columns of numbers, with commas between, that are an example together; '*'
       stands for all columns of numbers but the label and the user; '': the examples are
       in one column.
-    text: the column of texts, if `tokenizer` divides them into words; '' stands for the
-      usual names.
-    tokenizer: see `texts.TextOptions`; 'none': the examples are no texts.
-    vocabulary_size: likewise.
-    text_length: likewise.
+    text: the column of texts, if these are read; '' stands for the usual names.
     train_split: name of the training split; '' finds it.
     test_split: name of the test split; '' finds it.
-    words: the vocabulary of a trained model; (): it is made of the training texts.
+    reading: as in `npz.load_npz`, of arrays.
+    test_draw: which training rows of each user, or of each class if there is no column
+      of users, are drawn for the test; none if there is a test split.
+    text_options: how texts are read, if the examples are these.
 
   Raises:
     DataError: it is no such folder, or lacks a split or a column.
   """
   data_flag = flag('data.path', path)
-  reading = Reading(range=range, axes=axes, normalize=normalize)
-  text_options = texts.TextOptions(
-    tokenizer, vocabulary_size, text_length, tuple(words)
-  )
-  has_texts = tokenizer != texts.NONE
-  if has_texts:
+  if text_options.has_texts:
     texts.require_no_other_reading(reading)
   if features:
-    texts.require_no_features(features, tokenizer)
-    reading = reading._replace(axes=example_forms.axes_of_columns(axes))
+    texts.require_no_features(features, text_options.tokenizer)
+    reading = reading._replace(axes=example_forms.axes_of_columns(reading.axes))
   splits = _opened(data_flag, path, label, {TRAIN: train_split, TEST: test_split})
-  splits = _divided(data_flag, splits, client, label, test_fraction, test_seed)
-  options = _ColumnOptions(image, label, features, text, has_texts, image_size)
+  splits = _divided(data_flag, splits, client, label, test_draw)
+  options = _ColumnOptions(
+    image=image,
+    label=label,
+    features=features,
+    text=text,
+    has_texts=text_options.has_texts,
+    side=image_size,
+  )
   columns = _columns(data_flag, splits[:3], client, options)
   if columns.mode == DEEP:
     reading = reading_of(np.zeros(0, np.uint16), reading)
-  name = expand(path).absolute().name
-  read_train = _read(data_flag, TRAIN, splits.train, client, columns)
-  read_test = _read(data_flag, TEST, splits.test, client, columns)
-  read_validation = None
+  source = _Source(
+    data_flag=data_flag,
+    name=expand(path).absolute().name,
+    columns=columns,
+    reading=reading,
+    tokenizer=text_options.tokenizer,
+  )
+  users_by_role = {
+    TRAIN: _read(data_flag, TRAIN, splits.train, client, columns),
+    TEST: _read(data_flag, TEST, splits.test, client, columns),
+  }
   if splits.validation is not None:
-    read_validation = _read(data_flag, VALIDATION, splits.validation, '', columns)
-  if client:
-    federation = assembled.Federation(
-      data_flag=data_flag,
-      name=name,
-      train=_users(data_flag, read_train, columns, reading, has_texts),
-      test=_users(data_flag, read_test, columns, reading, has_texts),
-      num_classes=columns.num_classes,
-      class_names=columns.class_names,
-      validation=(
-        _users(data_flag, read_validation, columns, reading, has_texts)
-        if read_validation
-        else ()
-      ),
-      feature_names=columns.features,
+    # Nobody owns what is kept for validation.
+    users_by_role[VALIDATION] = _read(
+      data_flag, VALIDATION, splits.validation, '', columns
     )
-    _say(data_flag, splits.notice)
+  load = _federation if client else _dataset
+  loaded = load(source, users_by_role)
+  if splits.notice:
+    print(f'{data_flag}: {splits.notice}', file=sys.stderr)
+  return loaded
+
+
+def _federation(source: _Source, users_by_role: _UsersByRole) -> assembled.Federation:
+  """The users, whose examples are read when asked for, but for texts."""
+  has_texts = source.tokenizer != texts.NONE
+
+  def users_of(role):
+    users_read = _users(source, users_by_role.get(role, ()), has_texts=has_texts)
+    return assembled.each_once(source.data_flag, users_read)
+
+  federation = assembled.Federation(
+    data_flag=source.data_flag,
+    name=source.name,
+    train=users_of(TRAIN),
+    test=users_of(TEST),
+    num_classes=source.columns.num_classes,
+    class_names=source.columns.class_names,
+    validation=users_of(VALIDATION) if VALIDATION in users_by_role else (),
+    feature_names=source.columns.features,
+  )
+  if has_texts:
+    return assembled.with_text_labels(federation, source.tokenizer)
+  return assembled.on_one_scale(federation, source.reading)
+
+
+def _users(source, examples_by_user, *, has_texts):
+  data_flag, columns = source.data_flag, source.columns
+  for name, examples, labels in examples_by_user:
     if has_texts:
-      return assembled.with_words(federation, text_options)
-    return assembled.on_one_scale(federation, reading)
+      yield assembled.make_text_user(data_flag, name, examples, labels)
+      continue
+    owner = f'{data_flag}: client {printable(str(name))!r}'
+    described = f'{owner}: {", ".join(columns.of_examples)}'
+    images = _as_array(described, examples, source.reading)
+    yield assembled.make_user(data_flag, name, images, labels)
+
+
+def _dataset(source: _Source, users_by_role: _UsersByRole) -> Dataset:
+  """The data set, whose examples have no users."""
+  data_flag, columns = source.data_flag, source.columns
   arrays, array_names = [], []
-  reads = {TRAIN: read_train, TEST: read_test, VALIDATION: read_validation}
-  for split_name, read in reads.items():
-    for _, images, labels in read or ():
-      described = ', '.join(columns.of_examples)
+  for role, users_read in users_by_role.items():
+    for _, images, labels in users_read:
+      described = f'{", ".join(columns.of_examples)} of {role}'
       arrays += [
-        _as_array(f'{data_flag}: {described} of {split_name}', images, reading),
+        _as_array(f'{data_flag}: {described}', images, source.reading),
         np.asarray(labels),
       ]
-      array_names += [f'{described} of {split_name}']
-      array_names += [f'{columns.label} of {split_name}']
+      array_names += [described, f'{columns.label} of {role}']
   dataset = arrays_dataset(
     data_flag,
-    name,
+    source.name,
     arrays,
-    reading=reading,
+    reading=source.reading,
     num_classes=columns.num_classes,
     class_names=columns.class_names,
     array_names=array_names,
-    text_options=text_options,
+    tokenizer=source.tokenizer,
   )
-  _say(data_flag, splits.notice)
   return dataset._replace(feature_names=columns.features)
-
-
-def _say(data_flag, notice):
-  if notice:
-    print(f'{data_flag}: {notice}', file=sys.stderr)
-
-
-def _users(data_flag, examples_by_user, columns, reading, has_texts):
-  def made():
-    for name, examples, labels in examples_by_user:
-      if has_texts:
-        yield assembled.make_text_user(data_flag, name, examples, labels)
-        continue
-      owner = f'{data_flag}: client {printable(str(name))!r}'
-      described = f'{owner}: {", ".join(columns.of_examples)}'
-      images = _as_array(described, examples, reading)
-      yield assembled.make_user(data_flag, name, images, labels)
-
-  return assembled.each_once(data_flag, made())
 
 
 def _as_array(described: str, examples: Any, reading: Reading) -> np.ndarray:
@@ -291,10 +319,12 @@ def _opened(data_flag, path, label, names_by_role) -> _Splits:
     names = [path.parent.name for path in folder.glob(f'*/{_SPLIT_STATE}')]
     if names:
       chosen = _chosen(names, names_by_role)
-      opened = {name: _saved(datasets, folder / name) for name in chosen.names}
+      opened = {
+        name: _saved(data_flag, datasets, folder / name) for name in chosen.names
+      }
     elif (folder / _SPLIT_STATE).exists():  # a Dataset, not a DatasetDict
       chosen = _Chosen(folder.name, None, None, [])
-      opened = {folder.name: _saved(datasets, folder)}
+      opened = {folder.name: _saved(data_flag, datasets, folder)}
     else:
       files_by_split = _parquet_splits(folder)
       chosen = _chosen(files_by_split, names_by_role)
@@ -303,6 +333,9 @@ def _opened(data_flag, path, label, names_by_role) -> _Splits:
       }
     for split in opened.values():
       split.data.validate(full=True)  # pyarrow aborts the process on damage met later
+  for name, split in opened.items():
+    if not len(split):
+      raise _without_rows(data_flag, name)
   notices, not_used = [], chosen.others
   train_role = split_names.parse(chosen.train).role
   if train_role in (TEST, VALIDATION) and not names_by_role[TRAIN]:
@@ -417,19 +450,19 @@ def _is_unlabelled(split, label):
   return pyarrow.compute.max(labels).as_py() == -1
 
 
-def _divided(data_flag, splits, client, label, fraction, seed) -> _Splits:
+def _divided(data_flag, splits, client, label, test_draw) -> _Splits:
   """The splits, of which the test is drawn if there is none.
 
   Raises:
     DataError: it is not said to draw, or there is a test.
   """
-  if splits.test is not None and fraction:
+  if splits.test is not None and test_draw.test_fraction:
     raise DataError(
       f'{data_flag} is divided already: drop {flag("data.test_fraction")}.'
     )
   if splits.test is not None:
     return splits
-  if not fraction:
+  if not test_draw.test_fraction:
     whose = 'user' if client else 'class'
     notice = f' ({splits.notice.removesuffix(".")})' if splits.notice else ''
     raise DataError(
@@ -444,7 +477,7 @@ def _divided(data_flag, splits, client, label, fraction, seed) -> _Splits:
     raise _missing_column(data_flag, column, splits.train)
   values = _undecoded_column(splits.train, column).to_pylist()
   kinds = [str(value) for value in values]
-  is_test = drawn_test.is_test(kinds, fraction, seed)
+  is_test = drawn_test.is_test(kinds, test_draw)
   return splits._replace(
     train=splits.train.select(np.flatnonzero(~is_test)),
     test=splits.train.select(np.flatnonzero(is_test)),
@@ -463,17 +496,21 @@ def _missing_column(data_flag, column, split):
   )
 
 
-def _saved(datasets, folder):
+def _saved(data_flag, datasets, folder):
   # One by one, so that other names in dataset_dict.json are not looked at.
-  _require_files_inside(folder)
+  files.contents(folder / 'dataset_info.json', files.MOST_TEXT_BYTES)
+  data_files = json.loads(files.text(folder / _SPLIT_STATE))['_data_files']
+  if not data_files:
+    raise _without_rows(data_flag, folder.name)
+  for described in data_files:
+    files.require_regular(files.named(folder, described['filename']))
   return datasets.Dataset.load_from_disk(str(folder))
 
 
-def _require_files_inside(folder):
-  """Raises an error unless all files that `load_from_disk` opens are in the folder."""
-  files.contents(folder / 'dataset_info.json', files.MOST_TEXT_BYTES)
-  for described in json.loads(files.text(folder / _SPLIT_STATE))['_data_files']:
-    files.require_regular(files.named(folder, described['filename']))
+def _without_rows(data_flag, split_name):
+  return DataError(
+    f'{data_flag}: its split {printable(split_name)!r} has no rows; remove or fill it.'
+  )
 
 
 def _of_parquet(datasets, split, parquet_paths):

@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,20 +13,14 @@ from moon_jax.data import texts
 from moon_jax.data.data_errors import DataError, one_line
 from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import assembled
+from moon_jax.data.texts import TextOptions
 
 # Of a tweet in Sent140, LEAF keeps id, date, query, user, text and whether it trains.
 _TWEET_FIELDS, _TEXT_FIELD = 6, 4
 
 
 def load_leaf(
-  path: str,
-  range: str = '',
-  axes: str = '',
-  normalize: str = 'auto',
-  tokenizer: str = texts.NONE,
-  vocabulary_size: int = 2000,
-  text_length: int | str = 'auto',
-  words: Sequence[str] = (),
+  path: str, reading: Reading, text_options: TextOptions
 ) -> assembled.Federation:
   """Loads LEAF's files; users are in the order of the files.
 
@@ -35,25 +28,19 @@ def load_leaf(
     path: the folder that holds train/ and test/. Images are rows of grey levels
       (FEMNIST), or of three colours, and square. Texts are those of Shakespeare, with
       the next character as the label, or the tweets of Sent140.
-    range: numbers of black and white, 'LOW,HIGH'; '': as in `npz.load_npz`.
-    axes: as in `npz.load_npz`.
-    normalize: as in `npz.load_npz`.
-    tokenizer: see `texts.TextOptions`; 'none': the examples are numbers.
-    vocabulary_size: likewise.
-    text_length: likewise.
-    words: the vocabulary of a trained model; (): it is made of the training texts.
+    reading: as in `npz.load_npz`.
+    text_options: how texts are read, if the examples are these.
 
   Raises:
     DataError: also when read: a file is missing, damaged or laid out in another way, or
       holds the names of CelebA's files.
   """
-  reading = Reading(range=range, axes=axes, normalize=normalize)
-  if tokenizer == texts.NONE:
-    read = functools.partial(_read_arrays, has_pictures=not axes)
-    return assembled.two_splits(path, read, reading)
-  texts.require_no_other_reading(reading)
-  options = texts.TextOptions(tokenizer, vocabulary_size, text_length, tuple(words))
-  return assembled.two_splits(path, _read_texts, reading, text_options=options)
+  if text_options.has_texts:
+    texts.require_no_other_reading(reading)
+    federation = assembled.users_of_splits(path, _read_texts)
+    return assembled.with_text_labels(federation, text_options.tokenizer)
+  read = functools.partial(_read_arrays, has_pictures=not reading.axes)
+  return assembled.two_splits(path, read, reading)
 
 
 def _read_arrays(data_flag, folder, split, *, has_pictures):

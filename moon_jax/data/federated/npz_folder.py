@@ -9,9 +9,7 @@ from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import assembled
 
 
-def load_npz_folder(
-  path: str, range: str = '', axes: str = '', normalize: str = 'auto'
-) -> assembled.Federation:
+def load_npz_folder(path: str, reading: Reading) -> assembled.Federation:
   """Loads a folder of .npz files, one for each client; each client is a user.
 
   The users are in the order of the files' names.
@@ -20,17 +18,13 @@ def load_npz_folder(
     path: the folder. Each *.npz holds train_x and train_y, or test_x and test_y, or
       all four, as in `npz.load_npz`. The name of the user is in the array `client`, or
       else it is the file's name without .npz.
-    range: numbers of black and white, 'LOW,HIGH'; '': as in `npz.load_npz`.
-    axes: as in `npz.load_npz`.
-    normalize: as in `npz.load_npz`.
+    reading: as in `npz.load_npz`.
 
   Raises:
     DataError: also when read: it is no such folder, a file is unusable, or two files
       have the same user.
   """
-  return assembled.two_splits(
-    path, _read, Reading(range=range, axes=axes, normalize=normalize)
-  )
+  return assembled.two_splits(path, _read, reading)
 
 
 def _read(data_flag, folder, split):

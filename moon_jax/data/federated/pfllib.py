@@ -22,9 +22,8 @@ _FLOAT_RANGE = (-1.0, 1.0)  # of images that PFLlib's own scripts write
 def load_pfllib(
   path: str,
   trust_pickles: bool = False,
-  range: str = '',
-  axes: str = '',
-  normalize: str = 'auto',
+  *,
+  reading: Reading,
 ) -> assembled.Federation:
   """Loads the clients of PFLlib, in the order of their numbers.
 
@@ -33,18 +32,14 @@ def load_pfllib(
       scripts write them, integers in [0, 255].
     trust_pickles: whether files that hold pickles only are unpickled by Python, which
       runs whatever code is in them.
-    range: numbers of black and white, 'LOW,HIGH'; '': as above.
-    axes: as in `npz.load_npz`.
-    normalize: as in `npz.load_npz`.
+    reading: as in `npz.load_npz`, but for the range of floats.
 
   Raises:
     DataError: also when read: a file is missing, damaged or laid out in another way, or
       is a pickle that is not trusted.
   """
   read = functools.partial(_read, trust_pickles=trust_pickles)
-  return assembled.two_splits(
-    path, read, Reading(range=range, axes=axes, normalize=normalize), _FLOAT_RANGE
-  )
+  return assembled.two_splits(path, read, reading, _FLOAT_RANGE)
 
 
 def _read(data_flag, folder, split, *, trust_pickles):

@@ -43,9 +43,8 @@ def load_sqlite(
   test_path: str,
   image: str = '',
   label: str = '',
-  range: str = '',
-  axes: str = '',
-  normalize: str = 'auto',
+  *,
+  reading: Reading,
 ) -> assembled.Federation:
   """Loads a database of FedJAX; users are in the order of the rows.
 
@@ -54,9 +53,7 @@ def load_sqlite(
     test_path: the database of the test examples.
     image: name of the images; '' stands for the usual names.
     label: name of the labels.
-    range: numbers of black and white, 'LOW,HIGH'; '': as in `npz.load_npz`.
-    axes: as in `npz.load_npz`.
-    normalize: as in `npz.load_npz`.
+    reading: as in `npz.load_npz`.
 
   Raises:
     DataError: also when read: a database is missing, damaged or laid out in another
@@ -68,7 +65,7 @@ def load_sqlite(
     test_path,
     image,
     label,
-    Reading(range=range, axes=axes, normalize=normalize),
+    reading,
   )
 
 
