@@ -44,6 +44,7 @@ for name in ('FORCE_COLOR', 'TTY_COMPATIBLE'):
   os.environ.pop(name, None)
 os.umask(0o022)
 QUICK = '--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1'
+QUICK += ' --xla_llvm_disable_expensive_passes=true'
 if jax.__version_info__ < (0, 11):  # later ones abort on the flag
   QUICK += ' --xla_cpu_use_fusion_emitters=false'
 # Eight devices on two cores may wait long for each other.
