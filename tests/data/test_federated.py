@@ -1,6 +1,7 @@
 """Data with user ids: every layout, the users that are kept, and refusals."""
 
 import fcntl
+import threading
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from moon_jax.core.errors import UsageError
 from moon_jax.data import sources
 from moon_jax.data.data_errors import DataError
 from moon_jax.data.dataset import make_dataset
-from moon_jax.data.federated import assembled, sqlite, users
+from moon_jax.data.federated import assembled, hdf5, sqlite, users
 from tests.data import federations
 from tests.data.federations import as_rows, load
 from tests.data.test_sources import prepare, without_tensorflow
@@ -56,6 +57,17 @@ def test_a_file_is_read_without_a_lock(layout, tmp_path):
     fcntl.flock(file, fcntl.LOCK_EX)
     fcntl.lockf(file, fcntl.LOCK_EX)
     assert len(load(knobs).clients) == 5
+
+
+def test_a_reader_that_is_given_up_may_end_in_any_thread(tmp_path):
+  """Python's search for cycles ends it in whatever thread then runs."""
+  path = federations.hdf5(tmp_path, FEDERATION)['data.path']
+  reader = hdf5._read('--config.data.path', path, '', '')
+  next(reader)
+  ending = threading.Thread(target=reader.close, daemon=True)
+  ending.start()
+  ending.join(timeout=10)
+  assert not ending.is_alive()
 
 
 def test_reading_a_database_has_a_limit_of_steps(tmp_path, monkeypatch):

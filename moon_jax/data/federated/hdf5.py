@@ -61,7 +61,11 @@ def _read(data_flag, path, image, label):
         f'{data_flag}: its {name!r} is an external link, or has its numbers in another '
         'file, which is not opened; write the arrays themselves into one file.'
       )
-    for name, group in file[_GROUP].items():
+    # `items` would hold h5py's lock from one user to the next: what is read here may be
+    # given up, and end in a thread that could then wait for the lock for ever.
+    groups = file[_GROUP]
+    for name in list(groups):
+      group = groups.get(name)
       arrays = {key: array for key, array in group.items() if hasattr(array, 'shape')}
       image_key, label_key = assembled.feature_names(data_flag, image, label, arrays)
       _require_room(data_flag, name, (arrays[image_key], arrays[label_key]))
