@@ -12,9 +12,9 @@ Both are MOON on scikit-learn's digits, on one CPU with one lane: one with `mlp`
 to 32 x 32 pixels, which runs the kernels in C++. A commit with another fingerprint
 gives other results, and says so in the changelog.
 
-On a CPU with AVX-512, a C++ compiler and the recorded version of JAX, the bits must be
-equal. Elsewhere they need not be; then losses must agree within one part in ten
-thousand (with the vectors of AVX2 alone they agree within 5e-9).
+On a processor of the recorded model, with a C++ compiler and the recorded version of
+JAX, the bits must be equal. Elsewhere they need not be, since XLA compiles for the
+model at hand; then losses must agree within one part in ten thousand.
 """
 
 import functools
@@ -23,6 +23,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -45,7 +46,7 @@ class Records(NamedTuple):
   Attributes:
     lines: name of a run -> the lines of its metrics.jsonl.
     jax: version of JAX.
-    arithmetic: what else decides the bits: the vectors, and whether C++ was there.
+    arithmetic: what else decides the bits: the processor, and whether C++ was there.
   """
 
   lines: Mapping[str, Sequence[str]]
@@ -125,7 +126,7 @@ def compute() -> Records:
       text = (folder / run_name / 'metrics.jsonl').read_text()
       lines[run_name] = text.splitlines()
   kernels = 'without C++' if cpu_kernels.fault() else 'C++'
-  return Records(lines, jax.__version__, f'{_vectors()}, {kernels}')
+  return Records(lines, jax.__version__, f'{_processor()}, {kernels}')
 
 
 def _write_enlarged_digits(path: pathlib.Path) -> None:
@@ -146,11 +147,18 @@ def _write_enlarged_digits(path: pathlib.Path) -> None:
   )
 
 
-def _vectors() -> str:
-  """The widest vectors of the processor, as Linux tells them."""
+def _processor() -> str:
+  """Maker, family and model of the processor, and its widest vectors, as Linux tells.
+
+  XLA compiles for the model at hand: bits may differ between two that have AVX-512.
+  """
   path = pathlib.Path('/proc/cpuinfo')
-  flags = path.read_text().split() if path.exists() else []
-  return next((name for name in ('avx512f', 'avx2') if name in flags), 'other vectors')
+  text = path.read_text() if path.exists() else ''
+  fields = dict(re.findall(r'^(.+?)\s*: (.*)$', text, re.MULTILINE))
+  numbers = [fields.get(name, '') for name in ('vendor_id', 'cpu family', 'model')]
+  flags = fields.get('flags', '').split()
+  vectors = next((name for name in ('avx512f', 'avx2') if name in flags), 'other')
+  return f'{" ".join(numbers)}, {vectors}'
 
 
 def main(argv: Sequence[str]) -> int:

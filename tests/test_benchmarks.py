@@ -249,3 +249,50 @@ def test_the_models_agree_with_the_h200_and_the_page_has_what_they_say_of_cards(
   for model in gpu_plan.MODELS.values():
     assert gpu_plan.step_seconds(h200, model) == pytest.approx(measured, rel=0.05)
   assert gpu_plan.modelled_cards() in (ROOT / 'docs/gpu.md').read_text()
+
+
+# --- docs/performance.md ------------------------------------------------------------
+
+KEPT = [
+  json.loads((ROOT / f'benchmarks/results/x86_64-2-cores-{machine}.json').read_text())
+  for machine in ('epyc-4', 'amx')  # in the order of the table's columns
+]
+
+
+def case_of(label):
+  """A row's label in the table -> the name of its case in the files."""
+  network, algorithm, *crops = label.strip('* ').replace('`', '').lower().split(', ')
+  augmentation = 'crop_flip' if crops else 'none'
+  name = f'{network}, {algorithm}, {augmentation}, 1 core'
+  if algorithm == 'moon' and not crops:
+    name += ', PyTorch with frozen networks once a round'
+  return name
+
+
+def least_median_most(reports):
+  """Of PyTorch's time in ours, over the turns, as the page has them."""
+  ratios = np.divide(reports['pytorch']['cpu_seconds'], reports['ours']['cpu_seconds'])
+  return [f'{f(ratios):.2f}' for f in (np.min, np.median, np.max)]
+
+
+def test_each_figure_of_the_page_is_in_its_kept_file():
+  page = (ROOT / 'docs/performance.md').read_text()
+  bars = {case.name: case.bar for case in against_pytorch.cases('', quick=False)}
+  rows = [
+    [cell.strip() for cell in line.strip('|').split('|')]
+    for line in page.splitlines()
+    if line.startswith('| `')
+  ]
+  rows = [row for row in rows if len(row) == 8]
+  assert len(rows) == 14
+  for label, bar, *cells in rows:
+    name = case_of(label)
+    assert float(bar) == bars[name], label
+    for kept, figures in zip(KEPT, (cells[:3], cells[3:]), strict=True):
+      reports = kept['details'].get(name)
+      expected = least_median_most(reports) if reports else ['', '', '']
+      marked = [
+        f'**{figure}**' if figure and float(figure) < bars[name] else figure
+        for figure in expected
+      ]
+      assert figures == marked, label

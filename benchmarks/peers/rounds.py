@@ -30,7 +30,9 @@ class Rounds:
     self._arrays = arrays
     self._turns = turns
     self._seconds = []  # of each timed round
+    self._cpu_seconds = []  # of this process
     self._begin = None  # of the current round; None in the first
+    self._cpu_begin = None
     self._difference = None  # from the averaged model of FILE.npz
 
   def ended(self, read: Callable[[], dict[str, np.ndarray]]) -> None:
@@ -42,6 +44,7 @@ class Rounds:
     """
     if self._begin is not None:
       self._seconds.append(time.perf_counter() - self._begin)
+      self._cpu_seconds.append(time.process_time() - self._cpu_begin)
     else:
       model = read()
       self._difference = max(
@@ -53,6 +56,7 @@ class Rounds:
       print('ready', flush=True)
       sys.stdin.readline()
     self._begin = time.perf_counter()
+    self._cpu_begin = time.process_time()
 
   def print_report(self) -> None:
     """Prints one JSON line, with the largest number by which the models differ."""
@@ -60,6 +64,7 @@ class Rounds:
     samples = sum(int(self._arrays[f'num_real_{user}'].sum()) for user in users)
     report = {
       'seconds': self._seconds,
+      'cpu_seconds': self._cpu_seconds,
       'samples_per_second': samples / float(np.median(self._seconds)),
       'difference': self._difference,
     }

@@ -2,16 +2,17 @@
 // core of a CPU. moon_jax/models/convolution/fused_cpu.py describes the calls.
 //
 // Images are [C, H, W, B] float32. 16 examples are copied together, with zeros around
-// them. Forward, one or two vectors hold one number of the 16 examples: of up to 6
-// features two vectors of sums each, of one output or of two neighbours, stay in
-// registers while a loop passes over the window. Backward, a pooled square has one
-// output that gets a gradient, or none: three quarters of a dense convolution's products
-// would be with zeros. So there each example is an image [H, W, C], in which a row of a
-// window is one piece, and a list tells where the gradients are.
+// them. Forward, one or two vectors hold one number of the 16 examples: of up to 8
+// features two vectors of sums each stay in registers while a loop passes over the
+// window, or over its values at one of Winograd's points. Backward, a pooled square has
+// one output that gets a gradient, or none: three quarters of a dense convolution's
+// products would be with zeros. So there each example is an image [H, W, C], in which a
+// row of a window is one piece, and a list tells where the gradients are.
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "vectors.h"
 #include "xla_call.h"
@@ -87,14 +88,15 @@ struct Shape {
 
 // --- forward -------------------------------------------------------------------------
 
-// Sums of kCount features over a window and over another `second` numbers behind it.
-// Not inline: among what else `Outputs` keeps, the compiler has no registers for it.
+// Sums of kCount features over `taps` vectors that begin at a place, and over those
+// `second` numbers behind it. From a tap's weights to the next are `stride` numbers.
+// Not inline: among what else its callers keep, the compiler has no registers for it.
 template <int kCount>
 __attribute__((noinline)) void Products(
     const float* window, int64_t second, const int32_t* offsets, int64_t taps,
-    const float* weights, int64_t features, Vector (*products)[2]) {
+    const float* weights, int64_t stride, Vector (*products)[2]) {
   Vector sums[kCount][2] = {};
-  for (int64_t tap = 0; tap < taps; ++tap, weights += features) {
+  for (int64_t tap = 0; tap < taps; ++tap, weights += stride) {
     const Vector a = Load(window + offsets[tap]);
     const Vector b = Load(window + offsets[tap] + second);
     for (int f = 0; f < kCount; ++f) {
@@ -106,60 +108,241 @@ __attribute__((noinline)) void Products(
     for (int i = 0; i < 2; ++i) products[f][i] = sums[f][i];
 }
 
-// kCount features from `first` on, of a group of `count` examples.
+// Calls f(number of features, first feature) for all features: for as many at a time as
+// have their sums in registers.
+template <typename F>
+void ForEachFeatures(int64_t features, F f) {
+  int64_t first = 0;
+  if (kParts == 1 && features % 8 == 0)
+    for (; first < features; first += 8) f(std::integral_constant<int, 8>(), first);
+  if (features % 6 == 0 || features % 6 >= 4)  // else two or three alone are slow
+    for (; features - first >= 6; first += 6)
+      f(std::integral_constant<int, 6>(), first);
+  for (; features - first >= 4; first += 4) f(std::integral_constant<int, 4>(), first);
+  for (; first < features; ++first) f(std::integral_constant<int, 1>(), first);
+}
+
+// A group of examples, and where its results go.
+struct Group {
+  const float* images;  // [rows, columns, channels, kGroup]
+  int64_t example, count;
+  const float* bias;
+  float* y;
+  int8_t* winners;
+};
+
+// Of a pooled square the largest of its outputs, and after ReLU the sum with the bias.
+inline __attribute__((always_inline)) void Pool(
+    const Shape& s, const Group& group, const Vector (&outputs)[kPlaces][kParts],
+          int64_t feature, int64_t row, int64_t column) {
+  float values[kGroup];
+  int8_t places[kGroup];
+  for (int part = 0; part < kParts; ++part) {
+    Vector largest = outputs[0][part];
+    Integers winner = {};
+    for (int place = 1; place < kPlaces; ++place) {
+      const Vector output = outputs[place][part];
+      // NaN wins, and stays.
+      const Integers wins = (output > largest) | (output != output);
+      largest = wins ? output : largest;
+      winner = wins ? Integers{} + place : winner;
+    }
+    const Vector sum = largest + All(group.bias[feature]);
+    const Integers off = sum <= 0;
+    At(values + part * kWidth) = off ? Vector{} : sum;
+    *reinterpret_cast<Bytes*>(places + part * kWidth) =
+        __builtin_convertvector(off ? Integers{} + kNone : winner, Bytes);
+  }
+  const int64_t at =
+      ((feature * s.down + row) * s.across + column) * s.batch + group.example;
+  Copy(values, group.count, group.y + at);
+  Copy(places, group.count, group.winners + at);
+}
+
+// The squares of kCount features from `first` on, by sums over whole windows.
 template <int kCount>
-void Outputs(const Shape& s, const float* images, const int32_t* offsets,
-             const float* kernel, const float* bias, int64_t first, int64_t example,
-             int64_t count, float* y, int8_t* winners) {
-  const int64_t taps = s.kh * s.run();
+void Direct(const Shape& s, const Group& group, const int32_t* offsets,
+            const float* kernel, int64_t first) {
+  const int64_t second = kAtOnce == 1 ? kWidth : s.channels * kGroup;
   for (int64_t row = 0; row < s.down; ++row)
     for (int64_t column = 0; column < s.across; ++column) {
-      Vector largest[kCount][kParts] = {};
-      Integers winner[kCount][kParts] = {};
+      Vector sums[kPlaces / kAtOnce][kCount][2];  // of parts, or of two outputs
       for (int place = 0; place < kPlaces; place += kAtOnce) {
-        Vector sums[kCount][2];  // of two parts of an output, or of two outputs
         const float* window =
-            images + ((2 * row + place / 2) * s.line() +
-                      (2 * column + place % 2) * s.channels) * kGroup;
-        const int64_t second = kAtOnce == 1 ? kWidth : s.channels * kGroup;
-        Products<kCount>(window, second, offsets, taps, kernel + first, s.features,
-                         sums);
-        for (int f = 0; f < kCount; ++f)
-          for (int i = 0; i < 2; ++i) {
-            const Vector sum = sums[f][i];
-            const int output = place + i / kParts, part = i % kParts;
-            // NaN wins, and stays.
-            const Integers wins =
-                output == 0 ? ~Integers{} : (sum > largest[f][part]) | (sum != sum);
-            largest[f][part] = wins ? sum : largest[f][part];
-            winner[f][part] = wins ? Integers{} + output : winner[f][part];
-          }
+            group.images + ((2 * row + place / 2) * s.line() +
+                            (2 * column + place % 2) * s.channels) * kGroup;
+        Products<kCount>(window, second, offsets, s.kh * s.run(), kernel + first,
+                         s.features, sums[place / kAtOnce]);
       }
       for (int f = 0; f < kCount; ++f) {
-        float values[kGroup];
-        int8_t places[kGroup];
-        for (int part = 0; part < kParts; ++part) {
-          const Vector sum = largest[f][part] + All(bias[first + f]);
-          const Integers off = sum <= 0;
-          At(values + part * kWidth) = off ? Vector{} : sum;
-          *reinterpret_cast<Bytes*>(places + part * kWidth) = __builtin_convertvector(
-              off ? Integers{} + kNone : winner[f][part], Bytes);
-        }
-        const int64_t at =
-            (((first + f) * s.down + row) * s.across + column) * s.batch + example;
-        Copy(values, count, y + at);
-        Copy(places, count, winners + at);
+        Vector outputs[kPlaces][kParts];
+        for (int i = 0; i < kPlaces * kParts; ++i)
+          outputs[i / kParts][i % kParts] = sums[i / 2][f][i % 2];
+        Pool(s, group, outputs, first + f, row, column);
       }
     }
 }
 
-// scratch: float32 [size, kGroup] images, int32 [kh * run] offsets.
+// Winograd's algorithm along the rows, for kernels of kFive columns: kTile neighbouring
+// outputs are polynomials of degree 4 and 4 + kTile - 1, multiplied at kTile + 3 points
+// and at infinity, in place of 5 kTile products (Lavin and Gray, arXiv:1509.09308). The
+// rows of the kernel and the channels are summed up at the points.
+constexpr int kFive = 5;
+
+template <int kTile>
+struct Winograd;
+
+// At 0, 1, -1, 2, -2.
+template <>
+struct Winograd<2> {
+  static constexpr int kPoints = 6;
+  static constexpr double kAt[] = {0, 1, -1, 2, -2};
+  static constexpr double kDivisors[] = {4, -6, -6, 24, 24};
+
+  static void OfPixels(const Vector (&d)[kPoints], Vector (&v)[kPoints]) {
+    const Vector even = d[4] - 4 * d[2], odd = d[3] - 4 * d[1];
+    const Vector other_even = d[4] - d[2], other_odd = 2 * (d[3] - d[1]);
+    v[0] = other_even - 4 * (d[2] - d[0]);
+    v[1] = even + odd;
+    v[2] = even - odd;
+    v[3] = other_even + other_odd;
+    v[4] = other_even - other_odd;
+    v[5] = d[5] - 5 * d[3] + 4 * d[1];
+  }
+
+  static void Outputs(const Vector (&v)[kPoints], Vector (&y)[2]) {
+    y[0] = v[0] + (v[1] + v[2]) + (v[3] + v[4]);
+    y[1] = (v[1] - v[2]) + 2 * (v[3] - v[4]) + v[5];
+  }
+};
+
+// At 0, 1, -1, 2, -2, 1/2, -1/2.
+template <>
+struct Winograd<4> {
+  static constexpr int kPoints = 8;
+  static constexpr double kAt[] = {0, 1, -1, 2, -2, 0.5, -0.5};
+  static constexpr double kDivisors[] = {1, -4.5, -4.5, 90, 90, 1.40625, 1.40625};
+
+  static void OfPixels(const Vector (&d)[kPoints], Vector (&v)[kPoints]) {
+    v[0] = d[0] - d[6] + 5.25f * (d[4] - d[2]);
+    v[7] = d[7] - d[1] + 5.25f * (d[3] - d[5]);
+    Vector even = d[2] + d[6] - 4.25f * d[4], odd = d[1] + d[5] - 4.25f * d[3];
+    v[1] = even + odd;
+    v[2] = even - odd;
+    even = d[6] + 0.25f * d[2] - 1.25f * d[4];
+    odd = 0.5f * d[1] - 2.5f * d[3] + 2 * d[5];
+    v[3] = even + odd;
+    v[4] = even - odd;
+    even = d[6] + 4 * d[2] - 5 * d[4];
+    odd = 2 * d[1] - 2.5f * d[3] + 0.5f * d[5];
+    v[5] = even + odd;
+    v[6] = even - odd;
+  }
+
+  static void Outputs(const Vector (&v)[kPoints], Vector (&y)[4]) {
+    const Vector sum = v[1] + v[2], difference = v[1] - v[2];
+    const Vector sum_of_2 = v[3] + v[4], difference_of_2 = v[3] - v[4];
+    const Vector sum_of_half = v[5] + v[6], difference_of_half = v[5] - v[6];
+    y[0] = v[0] + sum + sum_of_2 + sum_of_half;
+    y[1] = difference + 2 * difference_of_2 + 0.5f * difference_of_half;
+    y[2] = sum + 4 * sum_of_2 + 0.25f * sum_of_half;
+    y[3] = difference + 8 * difference_of_2 + 0.125f * difference_of_half + v[7];
+  }
+};
+
+// The kernel at the points; of the features that are summed at once, [points, kh,
+// channels, features].
+template <int kTile>
+void AtPoints(const Shape& s, const float* kernel, float* weights) {
+  using W = Winograd<kTile>;
+  const int64_t taps = s.kh * s.channels;
+  ForEachFeatures(s.features, [&](auto at_once, int64_t first) {
+    for (int64_t tap = 0; tap < taps; ++tap)
+      for (int f = 0; f < at_once; ++f) {
+        const int64_t row = tap / s.channels, channel = tap % s.channels;
+        const auto number = [&](int column) -> double {
+          const int64_t pixel = (row * kFive + column) * s.channels + channel;
+          return kernel[pixel * s.features + first + f];
+        };
+        float* to = weights + tap * at_once + f;
+        for (int p = 0; p + 1 < W::kPoints; ++p, to += taps * at_once) {
+          double sum = 0;
+          for (int column = kFive - 1; column >= 0; --column)
+            sum = sum * W::kAt[p] + number(column);
+          *to = sum / W::kDivisors[p];
+        }
+        *to = number(kFive - 1);
+      }
+    weights += W::kPoints * taps * at_once;
+  });
+}
+
+// The squares of kTile columns of outputs. points: memory for [points, rows, channels,
+// kGroup]; offsets: those of taps one behind the other.
+template <int kTile>
+void Strip(const Shape& s, const Group& group, const int32_t* offsets,
+           const float* weights, int64_t column, float* points) {
+  using W = Winograd<kTile>;
+  const int64_t rows = 2 * s.down + s.kh - 1, line = s.channels * kGroup;
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t i = 0; i < line; i += kWidth) {
+      const float* from = group.images + (row * s.columns() + 2 * column) * line + i;
+      Vector pixels[W::kPoints], values[W::kPoints];
+#pragma GCC unroll 8
+      for (int p = 0; p < W::kPoints; ++p) pixels[p] = Load(from + p * line);
+      W::OfPixels(pixels, values);
+#pragma GCC unroll 8
+      for (int p = 0; p < W::kPoints; ++p)
+        At(points + (p * rows + row) * line + i) = values[p];
+    }
+  const int64_t taps = s.kh * s.channels;
+  ForEachFeatures(s.features, [&](auto at_once, int64_t first) {
+    for (int64_t row = 0; row < s.down; ++row) {
+      Vector sums[2 / kAtOnce][W::kPoints][at_once][2];  // of parts, or of two rows
+      for (int i = 0; i < 2; i += kAtOnce)
+        for (int p = 0; p < W::kPoints; ++p)
+          Products<at_once>(points + (p * rows + 2 * row + i) * line,
+                            kAtOnce == 1 ? kWidth : line, offsets, taps,
+                            weights + p * taps * at_once, at_once,
+                            sums[i / kAtOnce][p]);
+      for (int f = 0; f < at_once; ++f) {
+        Vector outputs[kTile / 2][kPlaces][kParts];
+#pragma GCC unroll 4
+        for (int i = 0; i < 2 * kParts; ++i) {
+          Vector values[W::kPoints], of_row[kTile];
+#pragma GCC unroll 8
+          for (int p = 0; p < W::kPoints; ++p) values[p] = sums[i / 2][p][f][i % 2];
+          W::Outputs(values, of_row);
+#pragma GCC unroll 4
+          for (int j = 0; j < kTile; ++j)
+            outputs[j / 2][i / kParts * 2 + j % 2][i % kParts] = of_row[j];
+        }
+#pragma GCC unroll 2
+        for (int square = 0; square < kTile / 2; ++square)
+          Pool(s, group, outputs[square], first + f, row, column + square);
+      }
+    }
+    weights += W::kPoints * taps * at_once;
+  });
+}
+
+// scratch: float32 [size, kGroup] images, [8, rows, channels, kGroup] and [14, kh,
+// channels, features] at points, int32 [kh * run] offsets.
 void Forward(const Shape& s, const float* x, const float* kernel, const float* bias,
              float* y, int8_t* winners, char* scratch) {
+  const bool direct = s.kw != kFive;
+  const int64_t rows = 2 * s.down + s.kh - 1, taps = s.kh * s.channels;
   float* images = reinterpret_cast<float*>(scratch);
-  int32_t* offsets = reinterpret_cast<int32_t*>(images + s.size() * kGroup);
+  float* points = images + s.size() * kGroup;
+  float* of_two = points + Winograd<4>::kPoints * rows * s.channels * kGroup;
+  float* of_four = of_two + Winograd<2>::kPoints * taps * s.features;
+  int32_t* offsets = reinterpret_cast<int32_t*>(
+      of_four + Winograd<4>::kPoints * taps * s.features);
   for (int64_t tap = 0; tap < s.kh * s.run(); ++tap)
-    offsets[tap] = (tap / s.run() * s.line() + tap % s.run()) * kGroup;
+    offsets[tap] =
+        (direct ? tap / s.run() * s.line() + tap % s.run() : tap) * kGroup;
+  if (!direct && s.across > 1) AtPoints<4>(s, kernel, of_four);
+  if (!direct && s.across % 2 == 1) AtPoints<2>(s, kernel, of_two);
   std::memset(images, 0, s.size() * kGroup * sizeof(float));
   for (int64_t example = 0; example < s.batch; example += kGroup) {
     const int64_t rest = s.batch - example, count = rest < kGroup ? rest : kGroup;
@@ -167,14 +350,17 @@ void Forward(const Shape& s, const float* x, const float* kernel, const float* b
       for (int64_t i = 0; i < numbers; ++i)
         Copy(x + from[i] + example, count, images + (to + i) * kGroup);
     });
-    const auto outputs = [&](auto function, int64_t first) {
-      function(s, images, offsets, kernel, bias, first, example, count, y, winners);
-    };
-    int64_t first = 0;
-    if (s.features % 6 == 0 || s.features % 6 >= 4)  // else two or three alone are slow
-      for (; s.features - first >= 6; first += 6) outputs(Outputs<6>, first);
-    for (; s.features - first >= 4; first += 4) outputs(Outputs<4>, first);
-    for (; first < s.features; ++first) outputs(Outputs<1>, first);
+    const Group group = {images, example, count, bias, y, winners};
+    if (direct) {
+      ForEachFeatures(s.features, [&](auto at_once, int64_t first) {
+        Direct<at_once>(s, group, offsets, kernel, first);
+      });
+      continue;
+    }
+    int64_t column = 0;
+    for (; s.across - column >= 2; column += 2)
+      Strip<4>(s, group, offsets, of_four, column, points);
+    if (column < s.across) Strip<2>(s, group, offsets, of_two, column, points);
   }
 }
 

@@ -23,7 +23,10 @@ def convolve_pool_relu(
 ) -> jax.Array:
   """ReLU of the largest of each 2x2 outputs of a convolution of stride 1, and a bias.
 
-  The gradient goes to the first of the largest.
+  The gradient goes to the first of the largest. If the kernel has five columns, the
+  outputs are computed by Winograd's algorithm: those of equal windows may differ by
+  rounding, and what is no number reaches one square more, beside those whose windows
+  have it.
 
   Args:
     x: [Cin, H, W, B] float32.
@@ -52,7 +55,7 @@ def _forward(x, kernel, bias, padding):
   results = [
     jax.ShapeDtypeStruct(pooled_shape, jnp.float32),
     jax.ShapeDtypeStruct(pooled_shape, jnp.int8),
-    _scratch(kernel.shape, pooled_shape),
+    _forward_scratch(kernel.shape, pooled_shape),
   ]
   y, winners = _call('forward', padding, results, x, kernel, bias)
   return y, (x, kernel, winners)
@@ -87,6 +90,18 @@ def _call(name, padding, results, *arrays):
   return cpu_kernels.call(
     name, results, *arrays, vmap_method='broadcast_all', zeros=zeros
   )[:-1]
+
+
+def _forward_scratch(kernel_shape, pooled_shape):
+  """Memory for a group of images with zeros, columns and kernels at points, offsets."""
+  kh, kw, channels, features = kernel_shape
+  _, height, width, _ = pooled_shape
+  rows = 2 * height + kh - 1
+  image = rows * (2 * width + kw - 1) * channels
+  # Winograd's algorithm has 8 points for four outputs, and 6 for two.
+  points = 8 * _GROUP * rows * channels + (8 + 6) * kh * channels * features
+  numbers = _GROUP * image + points + kh * kw * channels
+  return jax.ShapeDtypeStruct((4 * numbers,), jnp.uint8)
 
 
 def _scratch(kernel_shape, pooled_shape):
