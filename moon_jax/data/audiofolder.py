@@ -321,7 +321,10 @@ def read_sound(content: bytes, stereo: str) -> Sound:
 
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # of chunks with a title or a date
-    rate, samples = wavfile.read(io.BytesIO(content))
+    try:
+      rate, samples = wavfile.read(io.BytesIO(content))
+    except (UnboundLocalError, ZeroDivisionError):  # SciPy's, of such a file
+      raise ValueError("it lacks a whole chunk 'fmt ' or 'data'") from None
   _require_all_bytes(content)
   if not 0 < rate <= _MOST_RATE:
     raise ValueError(f'its sample rate is {rate} Hz')

@@ -378,6 +378,9 @@ def _parquet_frame(pandas: Any, path: pathlib.Path, file: BinaryIO) -> Any:
   num_numbers = metadata.num_rows * metadata.num_columns
   machine_memory.require_file_fits(path, num_numbers * np.dtype(np.float64).itemsize)
   file.seek(0)
+  # Whether texts are UTF-8, and offsets inside: pandas would notice it late or never.
+  parquet.read_table(file).validate(full=True)
+  file.seek(0)
   return pandas.read_parquet(file, engine='pyarrow')
 
 

@@ -135,11 +135,19 @@ def test_a_divided_folder_without_speakers(tmp_path):
     load(knobs, test_fraction=0.2)
 
 
+def wav_without_data(path):
+  """The file, whose first chunk claims to take all of it."""
+  content = bytearray(path.read_bytes())
+  content[16:20] = (2**16).to_bytes(4, 'little')
+  return content
+
+
 @pytest.mark.parametrize(
   ('spoil', 'words'),
   [
     (lambda p: write(p, tone(300), rate=8000), "'ann/low/00.wav' has 8000 .* 4000"),
     (lambda p: write(p, np.stack([tone(300)] * 2, 1)), "2 channels; .*stereo='mean'"),
+    (lambda p: p.write_bytes(wav_without_data(p)), "lacks a whole chunk 'fmt ' or"),
     (lambda p: p.write_bytes(b'RIFF'), "'ann/low/00.wav' cannot be used"),
     (lambda p: p.write_bytes(p.read_bytes()[:500]), 'it has 500 of 844 bytes'),
     (lambda p: write(p, np.full(400, np.nan), dtype=np.float32), 'NaN'),

@@ -204,6 +204,16 @@ def test_equal_texts_in_parquet_files_are_compared_with_the_memory(
     load(knobs, tokenizer='characters')
 
 
+def test_texts_of_a_damaged_parquet_file_are_one_line(tmp_path):
+  path = tmp_path / 'it.parquet'
+  frame = pandas.DataFrame({'text': ['a good day'] * 8, 'label': [0, 1] * 4})
+  frame.to_parquet(path, compression='none', use_dictionary=False)
+  path.write_bytes(path.read_bytes().replace(b'a good day', b'a g\xffod day'))
+  knobs = {'data.source': 'table', 'data.path': str(path), 'data.client': ''}
+  with refused(DataError, 'it.parquet cannot be read: ArrowInvalid'):
+    load(knobs, tokenizer='characters', test_fraction=0.25)
+
+
 def test_words_for_nothing_are_texts_of_a_csv_file(tmp_path):
   texts_of_rows = ['None', 'N/A', 'good', 'nan'] * 3
   frame = pandas.DataFrame({'text': texts_of_rows, 'label': ['NA', 'no'] * 6})
