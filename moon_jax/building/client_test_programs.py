@@ -28,7 +28,7 @@ ModelOfClient = Callable[[Server, PyTree], PyTree]
 BATCH_SIZE = 64  # larger batches would be mostly filler, with a client's few examples
 
 
-def at_a_time(experiment: Experiment) -> int:
+def clients_at_a_time(experiment: Experiment) -> int:
   """C, the number of clients that one call of the program tests.
 
   It is as many as there are memories on the device, or fewer if the logits that are
@@ -60,7 +60,7 @@ def batch_size(experiment: Experiment) -> int:
   return min(BATCH_SIZE, int(experiment.tests.of_clients.sizes.max()))
 
 
-def inputs(experiment: Experiment) -> tuple[DeviceSplit, ClientTests]:
+def test_inputs(experiment: Experiment) -> tuple[DeviceSplit, ClientTests]:
   """The examples, and which of them test which client, on the devices."""
   tests = experiment.tests.of_clients
   split = experiment.tests.examples
@@ -132,13 +132,13 @@ def test(
   }
 
 
-def compiled(
+def compile_tests(
   experiment: Experiment, state: State
 ) -> Callable[[State, np.ndarray], PyTree]:
   """Compiles `test`: (state, positions [C]) -> column -> ClientScore, on the device."""
-  split, tests = inputs(experiment)
+  split, tests = test_inputs(experiment)
   mesh = experiment.placement.mesh
-  example = devices.replicate(np.zeros(at_a_time(experiment), np.int32), mesh)
+  example = devices.replicate(np.zeros(clients_at_a_time(experiment), np.int32), mesh)
   program = programs.lower(test, experiment, state, split, tests, example).compile()
 
   def test_clients(state, positions):

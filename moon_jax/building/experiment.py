@@ -38,6 +38,7 @@ from moon_jax.building.test_examples import (
 from moon_jax.building.training_data import (
   TrainingData,
   count_classes,
+  make_training_data,
   train_on_devices,
 )
 from moon_jax.catalog.part_errors import explaining_errors_of
@@ -166,6 +167,18 @@ def assemble(options: Options, divided: Divided, backend: str | None) -> Assembl
   )
 
 
+def _traffic(options: Options, assembled: Assembled, num_classes: int) -> Traffic:
+  """What one client exchanges in a round."""
+  network, algorithm = assembled.network, assembled.algorithm
+  with explaining_errors_of(options.algorithm.part):
+    # Traffic depends on no number, but `broadcast` and `upload` are traced with the
+    # scalars of some round.
+    scalars = options.scalars.of_round(algorithm, round_index=0)
+    return traffic_of_client(
+      algorithm, network.shapes, scalars, num_classes, network.frozen
+    )
+
+
 def build(
   asked_config: Config,
   load: Callable[[DataOptions], Dataset] = load_data,
@@ -216,13 +229,7 @@ def build_with(
   for notice in (divided.text_notice, network.weights_notice):
     if notice and has_arrays:
       print(notice, file=sys.stderr)
-  with explaining_errors_of(options.algorithm.part):
-    # Traffic depends on no number, but `broadcast` and `upload` are traced with the
-    # scalars of some round.
-    scalars = options.scalars.of_round(algorithm, round_index=0)
-    traffic = traffic_of_client(
-      algorithm, network.shapes, scalars, dataset.num_classes, network.frozen
-    )
+  traffic = _traffic(options, assembled, dataset.num_classes)
   training_partition = client_examples.training_partition
   class_counts = count_classes(dataset, training_partition)
 
@@ -245,25 +252,18 @@ def build_with(
       divided, training_partition, setup.label_flippers, setup.mesh, put
     )
   tests = tests_on_devices(divided, client_examples.client_tests, setup.mesh, put)
-
+  training_data = make_training_data(
+    divided,
+    training_partition=training_partition,
+    class_counts=class_counts,
+    train_split=train_split,
+    stream=setup.stream,
+    digest=sources.digest(prepared.loaded) if has_arrays else '',
+    words_digest=sources.digest(dataset) if dataset.words else '',
+  )
   return Experiment(
     config=config,
-    data=TrainingData(
-      partition=training_partition,
-      class_counts=class_counts,
-      train=train_split,
-      stream=setup.stream,
-      user_ids=divided.user_ids,
-      num_users_left_out=divided.num_users_left_out,
-      class_names=dataset.class_names,
-      scale=dataset.scale,
-      form=dataset.form,
-      feature_names=dataset.feature_names,
-      words=dataset.words,
-      sample_rate=dataset.sample_rate,
-      digest=sources.digest(prepared.loaded) if has_arrays else '',
-      words_digest=sources.digest(dataset) if dataset.words else '',
-    ),
+    data=training_data,
     tests=tests,
     network=network,
     algorithm=algorithm,

@@ -114,7 +114,7 @@ class _Group(NamedTuple):
   inputs: tuple
 
 
-def compiled(
+def compile_tests(
   experiment: Experiment, state: State, tuning: SecondTraining
 ) -> Callable[[State], Iterator[tuple[np.ndarray, ClientScore]]]:
   """Compiles `tune_and_test`: state after a round -> groups of tested clients.
@@ -128,7 +128,7 @@ def compiled(
   all_clients = np.arange(len(planner.data.sizes))
   fillers = np.setdiff1d(all_clients, clients_with_tests)
   order = np.concatenate([clients_with_tests, fillers]).astype(np.int32)
-  split, tests = client_test_programs.inputs(experiment)
+  split, tests = client_test_programs.test_inputs(experiment)
   # The schedule is for the rounds: at their end its rate may be close to 0.
   learning_rate = devices.replicate(
     np.float32(experiment.config.optimizer.learning_rate), mesh

@@ -50,7 +50,7 @@ def make_network(
       the device.
   """
   form = form or Form()
-  require_taken(options.model, form, image_shape)
+  require_model_takes(options.model, form, image_shape)
   network = models.make(
     options.model,
     form=form,
@@ -87,7 +87,7 @@ def refuse_if_filler_matters(network: models.Network, options: NetworkOptions) -
       models.refuse_if_filler_matters(network)
 
 
-def require_taken(model: str, form: Form, shape: tuple[int, ...]) -> None:
+def require_model_takes(model: str, form: Form, shape: tuple[int, ...]) -> None:
   """Raises KnobError unless the network takes such examples.
 
   A network that a user has registered takes what it can.

@@ -280,7 +280,7 @@ def local_training(experiment: Experiment) -> client_training.LocalTraining:
   """Local training of one client, as it is configured."""
   config = experiment.config
   part = catalog.part('optimizer', config.optimizer.name)
-  options = round_scalars.split(catalog.options('optimizer', flatten(config)))
+  options = round_scalars.split_options(catalog.options('optimizer', flatten(config)))
   make_optimizer = functools.partial(
     part.build, optax.GradientTransformation, **options.built_in
   )

@@ -40,7 +40,7 @@ class ScalarOptions:
   """
 
   def __init__(self, config: Config):
-    options = split(catalog.options('optimizer', flatten(config)))
+    options = split_options(catalog.options('optimizer', flatten(config)))
     self.seed = config.seed
     self.optimizer = {'weight_decay': config.optimizer.weight_decay, **options.traced}
     if config.optimizer.clip_norm:
@@ -64,7 +64,7 @@ class ScalarOptions:
     )
 
 
-def split(options: Mapping[str, Any]) -> SplitOptions:
+def split_options(options: Mapping[str, Any]) -> SplitOptions:
   """Divides the options of a part: floats are traced, others are built in."""
   traced, built_in = {}, {}
   for name, option in options.items():

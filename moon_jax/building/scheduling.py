@@ -1,6 +1,7 @@
 """Decides where and when each client trains, as a configuration asks for it."""
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -153,17 +154,8 @@ def make_training_setup(
     num_clients=options.num_clients,
     cohort_size=cohort_size,
   )
-  if data.stored:
-    if participation.attackers is not None and options.attack == 'label_flip':
-      raise KnobError('attack.name', 'label_flip', 'needs data in memory.')
-    stream = streaming.Stream(data, cohort_size)
-    rows_of = stream.rows
-    device_images = stream.device_images
-  else:
-    stream = None
-    rows_of = training_partition.rows
-    device_images = data.train_images
-  label_flippers = attackers.label_flippers(options.attack, participation.attackers)
+  label_flippers = _label_flippers(options, participation, data)
+  examples = _locate_examples(data, training_partition, cohort_size)
   with explaining_errors_of(options.algorithm):
     client_facts = facts_of_clients(
       algorithm.needs,
@@ -176,7 +168,7 @@ def make_training_setup(
     make_planner,
     seed=options.seed,
     participation=participation,
-    data=ClientData(sizes=sizes, rows_of=rows_of),
+    data=ClientData(sizes=sizes, rows_of=examples.rows_of),
     work=work,
     second_work=later_work,
     min_steps=min_steps,
@@ -184,29 +176,16 @@ def make_training_setup(
     client_facts=client_facts,
   )
   if backend != 'cpu':
-
-    def training_memory_of(batch_size):
-      step_size = batch_size * work.batches_per_step
-      return gpu.training_memory(network, algorithm, device_images.shape[1:], step_size)
-
-    def free_bytes_with(on_device):
-      return gpu.free_bytes(
-        device_images,
-        memory_place._replace(on_device=on_device),
-        num_clients=options.num_clients,
-        cohort_size=cohort_size,
-      )
-
-    gpu.require_room_for_one_lane(
-      training_memory_of, work.batch_size, free_bytes_with, memory_place
-    )
-    layout = gpu.choose_layout(
+    layout = _layout_of_accelerator(
       layout,
-      may_change_lanes=options.lanes == 'auto',
+      options,
       planner_with=planner_with,
-      params=network.shapes['params'],
-      training_memory=training_memory_of(work.batch_size),
-      free_bytes=free_bytes_with(memory_place.on_device),
+      device_images=examples.device_images,
+      memory_place=memory_place,
+      network=network,
+      algorithm=algorithm,
+      work=work,
+      cohort_size=cohort_size,
     )
   mesh = devices.mesh(layout.num_devices)
   process_lanes = devices.lanes_of_process(mesh, layout.num_lanes)
@@ -214,9 +193,105 @@ def make_training_setup(
   return TrainingSetup(
     mesh=mesh,
     planner=planner,
-    stream=stream,
+    stream=examples.stream,
     client_memory=memory_place,
     label_flippers=label_flippers,
+  )
+
+
+class _LocatedExamples(NamedTuple):
+  """Where the clients' training examples are while the run trains.
+
+  Attributes:
+    stream: reads each cohort's examples; None if all examples are on the devices.
+    rows_of: client ids [K] -> for each one, its rows of the split on the devices.
+    device_images: the images that a device holds, or a stand-in of their shape.
+  """
+
+  stream: streaming.Stream | None
+  rows_of: Callable[[np.ndarray], list[np.ndarray]]
+  device_images: np.ndarray
+
+
+def _locate_examples(
+  data: Dataset, training_partition: partition.Partition, cohort_size: int
+) -> _LocatedExamples:
+  """The examples are on disk if the data set stays there, else on the devices."""
+  if data.stored:
+    stream = streaming.Stream(data, cohort_size)
+    return _LocatedExamples(
+      stream=stream, rows_of=stream.rows, device_images=stream.device_images
+    )
+  return _LocatedExamples(
+    stream=None, rows_of=training_partition.rows, device_images=data.train_images
+  )
+
+
+def _label_flippers(
+  options: TrainingSetupOptions, participation: Participation, data: Dataset
+) -> np.ndarray:
+  """[F] ids of the clients that train on flipped labels.
+
+  Raises:
+    KnobError: there are some, and the labels stay on disk.
+  """
+  has_attackers = participation.attackers is not None
+  if data.stored and has_attackers and options.attack == 'label_flip':
+    raise KnobError('attack.name', 'label_flip', 'needs data in memory.')
+  return attackers.label_flippers(options.attack, participation.attackers)
+
+
+def _layout_of_accelerator(
+  requested: LaneLayout,
+  options: TrainingSetupOptions,
+  *,
+  planner_with: Callable[..., Planner],
+  device_images: np.ndarray,
+  memory_place: ClientMemory,
+  network: Network,
+  algorithm: Algorithm,
+  work: LocalWork,
+  cohort_size: int,
+) -> LaneLayout:
+  """The lanes and segments that suit an accelerator and fit in its memory.
+
+  Args:
+    requested: the lanes that are asked for.
+    options: what the configuration says.
+    planner_with: layout -> the planner of the run with this layout.
+    device_images: the images that a device holds, or a stand-in of their shape.
+    memory_place: where the clients' memories are.
+    network: the network.
+    algorithm: the algorithm.
+    work: how long each client trains.
+    cohort_size: K.
+
+  Raises:
+    UsageError: not even one lane fits.
+  """
+
+  def training_memory_of(batch_size):
+    step_size = batch_size * work.batches_per_step
+    return gpu.training_memory(network, algorithm, device_images.shape[1:], step_size)
+
+  def free_bytes_with(on_device):
+    return gpu.free_bytes(
+      device_images,
+      memory_place._replace(on_device=on_device),
+      num_clients=options.num_clients,
+      cohort_size=cohort_size,
+    )
+
+  gpu.require_room_for_one_lane(
+    training_memory_of, work.batch_size, free_bytes_with, memory_place
+  )
+  return gpu.choose_layout(
+    requested,
+    may_change_lanes=options.lanes == 'auto',
+    planner_with=planner_with,
+    params=network.shapes['params'],
+    training_memory=training_memory_of(work.batch_size),
+    free_bytes=free_bytes_with(memory_place.on_device),
   )
 
 

@@ -13,7 +13,7 @@ from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import PyTree
 from moon_jax.data.client_tests import ClientTestRows, hold_out, tests_of_users
-from moon_jax.data.device_split import DeviceSplit
+from moon_jax.data.device_split import DeviceSplit, split_of
 from moon_jax.data.federated import users
 from moon_jax.data.federated.users import TestUsers
 from moon_jax.data.partition import Partition
@@ -151,32 +151,21 @@ def tests_on_devices(
   dataset = divided.dataset
   test_users = users.test_users(dataset)
   training_sizes = users.sizes_of(dataset)
-  num_strangers = 0
+  num_without_training_data = 0
   if training_sizes is not None:
-    num_strangers = int(np.count_nonzero(test_users.numbers >= len(training_sizes)))
-  examples = DeviceSplit(
-    images=dataset.test_images,
-    labels=dataset.test_labels,
-    mean=dataset.mean,
-    std=dataset.std,
-    clients=test_users.owner,
-    content=dataset.form.content,
+    never_trains = test_users.numbers >= len(training_sizes)
+    num_without_training_data = int(np.count_nonzero(never_trains))
+  examples = split_of(
+    dataset, dataset.test_images, dataset.test_labels, clients=test_users.owner
   )
   validation = None
   if divided.validation:
     images, labels = divided.validation
-    validation = DeviceSplit(
-      images=images,
-      labels=labels,
-      mean=dataset.mean,
-      std=dataset.std,
-      content=dataset.form.content,
-    )
-    validation = put(validation, mesh)
+    validation = put(split_of(dataset, images, labels), mesh)
   return Tests(
     examples=put(examples, mesh),
     validation=validation,
     of_clients=client_tests,
     users=test_users,
-    num_users_without_training_data=num_strangers,
+    num_users_without_training_data=num_without_training_data,
   )

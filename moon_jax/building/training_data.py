@@ -10,7 +10,7 @@ from moon_jax.building.data import Divided, client_name
 from moon_jax.building.streaming import Stream
 from moon_jax.core.types import Dataset, Form, PyTree, Scale
 from moon_jax.data import partition
-from moon_jax.data.device_split import DeviceSplit, TrainSplit
+from moon_jax.data.device_split import TrainSplit, split_of
 from moon_jax.data.partition import Partition
 from moon_jax.planning.attackers import labels_in_training
 
@@ -86,23 +86,57 @@ def train_on_devices(
     put: puts arrays on the devices, or makes shapes of them.
   """
   dataset = divided.dataset
-  # Of all that a client owns, also of what tests it.
+  # A client's view is that of all its examples, also of those that test it.
   images = divided.image_view(dataset.train_images, divided.partition)
   labels = labels_in_training(dataset, training_partition, label_flippers)
   position_of_row = np.zeros(len(labels), np.int32)
   rows_by_owner = training_partition.indices
   position_of_row[rows_by_owner] = np.arange(len(rows_by_owner))
   split = TrainSplit(
-    examples=DeviceSplit(
-      images=images,
-      labels=labels,
-      mean=dataset.mean,
-      std=dataset.std,
-      content=dataset.form.content,
-    ),
+    examples=split_of(dataset, images, labels),
     rows_by_owner=rows_by_owner,
     offsets=training_partition.offsets.astype(np.int32),
     position_of_row=position_of_row,
     holds_cohort_only=False,
   )
   return put(split, mesh)
+
+
+def make_training_data(
+  divided: Divided,
+  *,
+  training_partition: Partition,
+  class_counts: np.ndarray,
+  train_split: TrainSplit,
+  stream: Stream | None,
+  digest: str,
+  words_digest: str,
+) -> TrainingData:
+  """The clients' training examples, with what the data set says about them.
+
+  Args:
+    divided: the data.
+    training_partition: the owner of each example on which a client trains.
+    class_counts: [N, Y] training examples of each client and class.
+    train_split: the training split on the devices, or its shape.
+    stream: reads each cohort's part of the split; None if the split is on the devices.
+    digest: SHA-256 of the whole data set; '' if it has no arrays.
+    words_digest: see `TrainingData`.
+  """
+  dataset = divided.dataset
+  return TrainingData(
+    partition=training_partition,
+    class_counts=class_counts,
+    train=train_split,
+    stream=stream,
+    user_ids=divided.user_ids,
+    num_users_left_out=divided.num_users_left_out,
+    class_names=dataset.class_names,
+    scale=dataset.scale,
+    form=dataset.form,
+    feature_names=dataset.feature_names,
+    words=dataset.words,
+    sample_rate=dataset.sample_rate,
+    digest=digest,
+    words_digest=words_digest,
+  )

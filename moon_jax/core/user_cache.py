@@ -24,7 +24,7 @@ def folder() -> pathlib.Path:
   return pathlib.Path(home, 'moon_jax').absolute()
 
 
-def room(folder: pathlib.Path, name: str) -> pathlib.Path | None:
+def subfolder(folder: pathlib.Path, name: str) -> pathlib.Path | None:
   """A folder for one kind of files, made if need be.
 
   Args:

@@ -75,7 +75,7 @@ def _path(folder, request):
     return None
   if not stats:
     return None
-  cache_folder = user_cache.room(user_cache.folder(), 'data')
+  cache_folder = user_cache.subfolder(user_cache.folder(), 'data')
   if not cache_folder:
     return None
   state = [(path, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in stats]

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from moon_jax.core.types import Batch
+from moon_jax.core.types import Batch, Dataset
 
 # (images [M, H, W, C] uint8, rows [B] int32) -> [B, H, W, C] uint8.
 View = Callable[[jax.Array, jax.Array], jax.Array]
@@ -57,6 +58,30 @@ class DeviceSplit:
         with its key bound, `functools.partial(augment, key)`. None: as they are.
     """
     return masked(self.normalised(rows, view), self.labels[rows], num_real)
+
+
+def split_of(
+  dataset: Dataset,
+  images: np.ndarray,
+  labels: np.ndarray,
+  clients: np.ndarray | None = None,
+) -> DeviceSplit:
+  """A split of a data set, with its statistics and content; still on the host.
+
+  Args:
+    dataset: the data set.
+    images: [M, ...] examples of the split.
+    labels: [M] int32.
+    clients: see `DeviceSplit`.
+  """
+  return DeviceSplit(
+    images=images,
+    labels=labels,
+    mean=dataset.mean,
+    std=dataset.std,
+    clients=clients,
+    content=dataset.form.content,
+  )
 
 
 def masked(images: jax.Array, labels: jax.Array, num_real: jax.Array) -> Batch:

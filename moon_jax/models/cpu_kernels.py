@@ -100,7 +100,7 @@ def _build(compiler: list[str], library: pathlib.Path) -> None:
   key = hashlib.sha256(repr(circumstances).encode()).hexdigest()[:16]
   earlier_build = None
   if _cache_folder:
-    folder = user_cache.room(_cache_folder, 'kernels')
+    folder = user_cache.subfolder(_cache_folder, 'kernels')
     earlier_build = folder and folder / f'cpu_kernels-{key}.so'
   if earlier_build and earlier_build.exists():
     library.write_bytes(earlier_build.read_bytes())

@@ -123,7 +123,7 @@ def compile_in_turn(
 def _turn(program: Lowered) -> Iterator[None]:
   """Inside, this process has the lock of a program, if the disk has locks."""
   programs_folder = pathlib.Path(jax.config.jax_compilation_cache_dir)
-  folder = user_cache.room(programs_folder.parent, 'compiling')
+  folder = user_cache.subfolder(programs_folder.parent, 'compiling')
   if folder is None:
     yield
     return
@@ -151,7 +151,7 @@ def _programs_folder(choice: str) -> pathlib.Path | None:
   if choice == AUTO and jax.config.jax_compilation_cache_dir:
     return None
   folder = _folder(choice)
-  programs_folder = folder and user_cache.room(folder, 'programs')
+  programs_folder = folder and user_cache.subfolder(folder, 'programs')
   if programs_folder and (reason := _why_unusable(programs_folder)):
     user_cache.warn_once(f'nothing is kept in {programs_folder}: {reason}')
     return None

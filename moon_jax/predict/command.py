@@ -80,33 +80,13 @@ def predict(values: flags.FlagValues) -> str:
   # Imported here: a mistake is answered before JAX is loaded.
   from moon_jax.catalog.general import listed_words
   from moon_jax.metrics.classified import Classified
-  from moon_jax.predict import inference, inputs, prediction_files
+  from moon_jax.predict import inference, prediction_files
 
   trained = inference.load(
     values.workdir, client=values.client, round=cli.round_choice(values.round)
   )
-  model = inputs.Model(
-    config=trained.config,
-    shape=trained.image_shape,
-    scale=trained.scale,
-    form=trained.form,
-    num_classes=trained.about['num_classes'],
-    class_names=tuple(trained.about['images'].get('class_names', ())),
-    feature_names=tuple(trained.about['images'].get('feature_names', ())),
-    vocabulary=trained.vocabulary,
-    sample_rate=trained.about['images'].get('sample_rate', 0),
-  )
-  is_file_of_rows = (
-    values.source == 'table'
-    and not values.split
-    and bool(model.feature_names or model.vocabulary.words)
-    and source.suffix in TABLE_SUFFIXES
-    and os.path.isfile(source)
-  )
-  if values.source and not is_file_of_rows:
-    images = inputs.split_of(values.source, values.input, values.split or 'test', model)
-  else:
-    images = inputs.read(source, model)
+  model = _model_of(trained)
+  images = _read_images(values, source, model)
   predictions = _predictions(trained, images.chunks, option('input', values.input))
   class_names = model.class_names or tuple(map(str, range(model.num_classes)))
   has_labels = images.labels is not None
@@ -131,21 +111,46 @@ def predict(values: flags.FlagValues) -> str:
   )
   if not has_labels or target.suffix == '.npz':
     return line
-  confusion_file = target.with_name(f'{target.stem}_confusion.csv')
-  prediction_files.write_confusion(confusion_file, classified.confusion, class_names)
-  # Imported here: only labelled examples need matplotlib.
-  from moon_jax.runner import plots
-
-  plots.confusion_matrix(
-    confusion_file.with_suffix('.png'),
-    classified.confusion,
-    f'{target.name}, by {which}',
-    model.class_names,
-    unit=noun,
+  confusion_file = _write_confusion(
+    target, classified, class_names, model.class_names, which=which, noun=noun
   )
   scores = prediction_files.scores(classified, listed_words(trained.config.metrics))
   listed_scores = ', '.join(f'{name} {score:.4f}' for name, score in scores.items())
   return f'{line}; {listed_scores}; confusion matrix: {confusion_file} and .png'
+
+
+def _model_of(trained):
+  """What reading examples needs to know of a trained model."""
+  from moon_jax.predict import inputs
+
+  about_images = trained.about['images']
+  return inputs.Model(
+    config=trained.config,
+    shape=trained.image_shape,
+    scale=trained.scale,
+    form=trained.form,
+    num_classes=trained.about['num_classes'],
+    class_names=tuple(about_images.get('class_names', ())),
+    feature_names=tuple(about_images.get('feature_names', ())),
+    vocabulary=trained.vocabulary,
+    sample_rate=about_images.get('sample_rate', 0),
+  )
+
+
+def _read_images(values, source, model):
+  """The examples to classify: a split of a data source, or those of a path."""
+  from moon_jax.predict import inputs
+
+  is_file_of_rows = (
+    values.source == 'table'
+    and not values.split
+    and bool(model.feature_names or model.vocabulary.words)
+    and source.suffix in TABLE_SUFFIXES
+    and os.path.isfile(source)
+  )
+  if values.source and not is_file_of_rows:
+    return inputs.split_of(values.source, values.input, values.split or 'test', model)
+  return inputs.read(source, model)
 
 
 def _predictions(trained, chunks, input_flag):
@@ -175,6 +180,28 @@ def _write_arrays(target, predictions, class_names):
     predicted_arrays['class_names'] = np.array(class_names)
   with files.replacing(target) as file:
     np.savez(file, **predicted_arrays)
+
+
+def _write_confusion(target, classified, class_names, given_names, *, which, noun):
+  """Writes the confusion matrix beside the predictions, as CSV and PNG.
+
+  Returns:
+    The CSV file.
+  """
+  # Imported here: only labelled examples need matplotlib.
+  from moon_jax.predict import prediction_files
+  from moon_jax.runner import plots
+
+  confusion_file = target.with_name(f'{target.stem}_confusion.csv')
+  prediction_files.write_confusion(confusion_file, classified.confusion, class_names)
+  plots.confusion_matrix(
+    confusion_file.with_suffix('.png'),
+    classified.confusion,
+    f'{target.name}, by {which}',
+    given_names,
+    unit=noun,
+  )
+  return confusion_file
 
 
 def _require_input(source, word):

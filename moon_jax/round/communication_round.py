@@ -48,11 +48,13 @@ def make_round(
 
   def run_round(state, plan, scalars, train_split):
     """Computes the state after the round, and the metrics of its cohort."""
-    scalars, computed_scalars = with_computed_scalars(scalars, state.server.memory)
+    scalars, computed_scalars = _with_computed_scalars(
+      algorithm, scalars, state.server.memory
+    )
     device_memories = _device_memories(state, plan, num_clients)
     memories = device_memories.of_cohort()
     if algorithm.share:  # without a server, neighbours average before they train
-      memories = mix(memories, plan.mixing)
+      memories = _mix(algorithm, memories, plan.mixing)
     work = Work(
       received=algorithm.broadcast(state.server),
       round=state.round,
@@ -68,63 +70,98 @@ def make_round(
       personal = train_personal(work._replace(schedule=plan.second_schedule))
       work = work._replace(memories=personal.memory)
     finished = train(work)
-    server = aggregate(state.server, finished, plan, scalars.algorithm)
+    server = _aggregate(
+      algorithm, state.server, finished, plan, scalars.algorithm, num_clients
+    )
     if personal_after:
       personal_work = work._replace(memories=memories, schedule=plan.second_schedule)
       personal = train_personal(personal_work)
       finished = finished._replace(memory=personal.memory)
     if train_personal:
-      finished = finished._replace(metrics=with_personal(finished, personal))
+      finished = finished._replace(metrics=_metrics_with_personal(finished, personal))
     client_memories = device_memories.updated(finished.memory, finished.metrics.finite)
     metrics = finished.metrics._replace(
       computed=computed_scalars, server_finite=tree.all_finite(server)
     )
     return State(server=server, clients=client_memories, round=state.round + 1), metrics
 
-  def with_computed_scalars(scalars, server_memory):
-    """All scalars, including those that the algorithm computes; and only the latter."""
-    numbers = dict(algorithm.scalars(scalars.algorithm, server_memory))
-    # Each must be one number; its type stays.
-    template = {
-      name: jnp.zeros((), jnp.result_type(number)) for name, number in numbers.items()
-    }
-    numbers = tree.checked(numbers, template, 'scalars')
-    computed_scalars = {
-      name: number for name, number in numbers.items() if name not in scalars.algorithm
-    }
-    return scalars._replace(algorithm=numbers), computed_scalars
-
-  def mix(memories, mixing):
-    averages = tree.mix(jax.vmap(algorithm.share)(memories), mixing)
-    return jax.vmap(algorithm.mixed)(memories, averages)
-
-  def aggregate(old_server, finished, plan, algorithm_scalars):
-    finite, weights = finished.metrics.finite, plan.cohort.weights
-    if algorithm.needs_all_uploads:
-      sent = Uploads(
-        stacked=finished.upload,
-        weights=weights,
-        counted=finite,
-        attack_seeds=plan.attack_seeds,
-      )
-    else:
-      sent = aggregation.mean_of_finite(finished.upload, finite, weights)
-    participation = jnp.sum(finite, dtype=jnp.float32) / num_clients
-    server = algorithm.aggregate(old_server, sent, participation, algorithm_scalars)
-    if not isinstance(server, Server):
-      raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
-    return tree.checked(server, old_server, 'aggregate')
-
-  def with_personal(main, personal):
-    """The metrics of the main training with those of the personal training."""
-    num_seen = jnp.maximum(personal.metrics.num_seen, 1.0)
-    personal_loss = personal.metrics.sums['train_loss'] / num_seen
-    return main.metrics._replace(
-      reports=main.metrics.reports | {'personal_loss': personal_loss},
-      finite=main.metrics.finite & personal.metrics.finite,
-    )
-
   return run_round
+
+
+def _with_computed_scalars(
+  algorithm: Algorithm, scalars: Scalars, server_memory: PyTree
+) -> tuple[Scalars, dict[str, jax.Array]]:
+  """All scalars, including those that the algorithm computes; and only the latter."""
+  numbers = dict(algorithm.scalars(scalars.algorithm, server_memory))
+  # Each must be one number; its type stays.
+  template = {
+    name: jnp.zeros((), jnp.result_type(number)) for name, number in numbers.items()
+  }
+  numbers = tree.checked(numbers, template, 'scalars')
+  computed_scalars = {
+    name: number for name, number in numbers.items() if name not in scalars.algorithm
+  }
+  return scalars._replace(algorithm=numbers), computed_scalars
+
+
+def _mix(algorithm: Algorithm, memories: PyTree, mixing: jax.Array) -> PyTree:
+  """The memories [K, ...] after neighbours have averaged what they share.
+
+  Args:
+    algorithm: its pure functions.
+    memories: leaves [K, ...].
+    mixing: [K, K] weights of the averages.
+  """
+  averages = tree.mix(jax.vmap(algorithm.share)(memories), mixing)
+  return jax.vmap(algorithm.mixed)(memories, averages)
+
+
+def _aggregate(
+  algorithm: Algorithm,
+  old_server: Server,
+  finished: Finished,
+  plan: DevicePlan,
+  algorithm_scalars: dict[str, jax.Array],
+  num_clients: int,
+) -> Server:
+  """The server after the round, from what the clients sent.
+
+  Args:
+    algorithm: its pure functions.
+    old_server: the server before the round.
+    finished: the cohort after its training.
+    plan: the plan of the round.
+    algorithm_scalars: the algorithm's scalars of the round.
+    num_clients: N.
+
+  Raises:
+    UsageError: the algorithm makes no such server of it.
+  """
+  finite, weights = finished.metrics.finite, plan.cohort.weights
+  if algorithm.needs_all_uploads:
+    sent = Uploads(
+      stacked=finished.upload,
+      weights=weights,
+      counted=finite,
+      attack_seeds=plan.attack_seeds,
+    )
+  else:
+    sent = aggregation.mean_of_finite(finished.upload, finite, weights)
+  participation = jnp.sum(finite, dtype=jnp.float32) / num_clients
+  server = algorithm.aggregate(old_server, sent, participation, algorithm_scalars)
+  if not isinstance(server, Server):
+    raise UsageError(f'aggregate must return a Server, not {type(server).__name__}.')
+  return tree.checked(server, old_server, 'aggregate')
+
+
+def _metrics_with_personal(main: Finished, personal: Finished) -> ClientMetrics:
+  """The metrics of the main training with those of the personal training."""
+  num_seen = jnp.maximum(personal.metrics.num_seen, 1.0)
+  personal_loss = personal.metrics.sums['train_loss'] / num_seen
+  return main.metrics._replace(
+    reports=main.metrics.reports | {'personal_loss': personal_loss},
+    finite=main.metrics.finite & personal.metrics.finite,
+  )
 
 
 class _DeviceMemories(NamedTuple):

@@ -75,14 +75,14 @@ def tested_clients(experiment: Experiment) -> TestedClients | None:
     clients = np.arange(num_clients)
   else:
     clients = np.union1d(with_tests, users_who_train).astype(np.int64)
-  strangers = users[len(users_who_train) :]
-  if not len(clients) + len(strangers):
+  other_users = users[len(users_who_train) :]
+  if not len(clients) + len(other_users):
     return None
 
   names = [data.client_name(client) for client in clients.tolist()]
   prefix = 'user ' if len(clients) and not users_are_clients else ''
-  stranger_names = tests.users.names[len(users_who_train) :]
-  names += [prefix + name for name in stranger_names] if tests_users else []
+  other_user_names = tests.users.names[len(users_who_train) :]
+  names += [prefix + name for name in other_user_names] if tests_users else []
   training_examples = np.full(len(names), 0.0 if users_are_clients else math.nan)
   training_examples[: len(clients)] = data.partition.sizes[clients]
 
@@ -90,7 +90,7 @@ def tested_clients(experiment: Experiment) -> TestedClients | None:
   of_users = np.concatenate(
     [
       np.searchsorted(clients, users_who_train),
-      len(clients) + np.arange(len(strangers)),
+      len(clients) + np.arange(len(other_users)),
     ]
   )
   test_examples = np.zeros(len(names), np.int64)

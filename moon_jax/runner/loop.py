@@ -222,25 +222,15 @@ def _open(
       history=records.rounds,
       rounds=range(completed_rounds, config.num_rounds),
     )
-    active_loggers = [InThread(logger) for logger in loggers.create(config.logger)]
-    best_keepers = []
-    if config.keep_best != 'none':
-      best_keepers.append(BestKeeper(checkpoints, config, console.say))
-    # A round's record is on the disk before its state is saved; the time of the save is
-    # recorded after it.
-    callbacks = [
-      DirectoryHolder(hold),
-      RecordBeginner(records, config.on_nonfinite),
-      *map(CheckedCallback, user_callbacks),
-      RecordWriter(records, client_file),
-      *with_metrics(run, active_loggers, console.say),
-      *best_keepers,
-      CheckpointSaver(checkpoints, records, client_file, config),
-      *active_loggers,
-      console,
-      Profiler(console.say),
-      PictureDrawer(run, active_loggers),
-    ]
+    callbacks = _all_callbacks(
+      run,
+      user_callbacks,
+      directory_holder=DirectoryHolder(hold),
+      checkpoints=checkpoints,
+      records=records,
+      client_file=client_file,
+      console=console,
+    )
     for callback in callbacks:
       stack.callback(callback.close)
       callback.begin(run)
@@ -252,6 +242,40 @@ def _open(
       callbacks=callbacks,
       callback_reason=callback_reason,
     )
+
+
+def _all_callbacks(
+  run: Run,
+  user_callbacks: Sequence[Callback],
+  *,
+  directory_holder: DirectoryHolder,
+  checkpoints: Checkpoints,
+  records: Records,
+  client_file: ClientFile,
+  console: Console,
+) -> list[Callback]:
+  """The user's callbacks and the run's own, in the order in which they are called.
+
+  A round's record is on the disk before its state is saved; the time of the save is
+  recorded after it.
+  """
+  active_loggers = [InThread(logger) for logger in loggers.create(run.config.logger)]
+  best_keepers = []
+  if run.config.keep_best != 'none':
+    best_keepers.append(BestKeeper(checkpoints, run.config, console.say))
+  return [
+    directory_holder,
+    RecordBeginner(records, run.config.on_nonfinite),
+    *map(CheckedCallback, user_callbacks),
+    RecordWriter(records, client_file),
+    *with_metrics(run, active_loggers, console.say),
+    *best_keepers,
+    CheckpointSaver(checkpoints, records, client_file, run.config),
+    *active_loggers,
+    console,
+    Profiler(console.say),
+    PictureDrawer(run, active_loggers),
+  ]
 
 
 def _client_file(

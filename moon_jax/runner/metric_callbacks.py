@@ -29,8 +29,7 @@ _PICTURES = {
 class ConfusionKeeper(Callback):
   """Keeps the confusion matrices of the last tested round, and draws them at the end.
 
-  It is written where a checkpoint is, before it: a run that is resumed from that
-  checkpoint has it.
+  They are written just before a checkpoint, so a run that continues from it has them.
   """
 
   def __init__(self, run: Run, loggers: Sequence[Logger]):

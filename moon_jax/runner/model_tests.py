@@ -49,8 +49,7 @@ class HostTestPrograms(NamedTuple):
     evaluate: (state, test, validation, clients) -> Score; see `programs.evaluate`.
     of_clients: the test of each client on its own examples; None if there is none.
     fine_tuned: column of the records -> the test of fine-tuned models, group by group;
-      {} without
-      fine-tuning.
+      {} without fine-tuning.
   """
 
   evaluate: Callable
@@ -221,7 +220,9 @@ def _test_clients(
       confusions.add(column, positions, score)
     return num_correct, numbers
 
-  return _in_groups(test, len(clients), client_test_programs.at_a_time(experiment))
+  return _in_groups(
+    test, len(clients), client_test_programs.clients_at_a_time(experiment)
+  )
 
 
 def _test_fine_tuned(
