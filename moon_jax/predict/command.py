@@ -100,19 +100,25 @@ def predict(values: flags.FlagValues) -> str:
     prediction_files.write_predictions(
       target, images.names, classified, class_names, has_labels=has_labels
     )
-  which = 'the global model'
+  model_title = 'the global model'
   if trained.client is not None:
-    which = f'client {trained.client_name}'
+    model_title = f'client {trained.client_name}'
   noun = {'picture': 'images', 'table': 'rows'}.get(trained.form.kind, 'examples')
   num_examples = len(images.names)
   count = f'1 {noun[:-1]}' if num_examples == 1 else f'{num_examples} {noun}'
   line = (
-    f'{target}: {count}, by {which} after round {trained.round} of {values.workdir}'
+    f'{target}: {count}, by {model_title} after round {trained.round} of '
+    f'{values.workdir}'
   )
   if not has_labels or target.suffix == '.npz':
     return line
   confusion_file = _write_confusion(
-    target, classified, class_names, model.class_names, which=which, noun=noun
+    target,
+    classified,
+    class_names,
+    model.class_names,
+    model_title=model_title,
+    noun=noun,
   )
   scores = prediction_files.scores(classified, listed_words(trained.config.metrics))
   listed_scores = ', '.join(f'{name} {score:.4f}' for name, score in scores.items())
@@ -182,7 +188,9 @@ def _write_arrays(target, predictions, class_names):
     np.savez(file, **predicted_arrays)
 
 
-def _write_confusion(target, classified, class_names, given_names, *, which, noun):
+def _write_confusion(
+  target, classified, class_names, given_names, *, model_title, noun
+):
   """Writes the confusion matrix beside the predictions, as CSV and PNG.
 
   Returns:
@@ -197,7 +205,7 @@ def _write_confusion(target, classified, class_names, given_names, *, which, nou
   plots.confusion_matrix(
     confusion_file.with_suffix('.png'),
     classified.confusion,
-    f'{target.name}, by {which}',
+    f'{target.name}, by {model_title}',
     given_names,
     unit=noun,
   )

@@ -15,7 +15,7 @@ Each file imports only files above it.
   latex        tables for a paper
   pivot        a table by two knobs
   features     representations and predictions of a trained model
-  models       chooses the runs whose model is examined
+  models       chooses the runs whose model is analysed
   charts       the charts as data
   sections     the tables and charts of a report
   figures      the charts as PNG, PDF or SVG, by matplotlib

@@ -17,7 +17,7 @@ The second command prints a table of the runs.
                    data); may be given several times
   --target=TARGET  an accuracy in (0, 1], or ALGORITHM@last or ALGORITHM@best: the mean
                    of its runs in the same setting; default fedavg@last
-  --features=RUNS  runs whose trained model is examined (t-SNE, confusion matrix,
+  --features=RUNS  runs whose trained model is analysed (t-SNE, confusion matrix,
                    accuracy for each client): first of each series, all, none, or paths;
                    default first
   --paper=COLUMNS  what the table for a paper has of each method: columns of

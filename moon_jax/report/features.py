@@ -16,7 +16,7 @@ _SEED = 0  # seed of the choice of images and of t-SNE, the same for every run
 
 
 class Features(NamedTuple):
-  """Results of examining a trained global model.
+  """Results of analysing a trained global model.
 
   Attributes:
     round: number of completed rounds of the checkpoint.

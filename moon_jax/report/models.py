@@ -1,4 +1,4 @@
-"""Chooses the runs whose trained model is examined, and examines them."""
+"""Chooses the runs whose trained model is analysed, and analyses them."""
 
 import os
 import pathlib
@@ -15,13 +15,13 @@ from moon_jax.report.runs import Note, Run
 
 
 class Model(NamedTuple):
-  """A trained model that was examined.
+  """A trained model that was analysed.
 
   Attributes:
     setting: setting of its run.
     series: series of its run.
     run: the run that trained it.
-    features: results of the examination.
+    features: results of the analysis.
   """
 
   setting: Setting
@@ -63,7 +63,7 @@ class _Member(NamedTuple):
 def trained_models(
   settings: Sequence[Setting], choice: Sequence[str], note: Note
 ) -> list[Model]:
-  """Examines the trained models of the chosen runs; prints a line before each.
+  """Analyses the trained models of the chosen runs; prints a line before each.
 
   Args:
     settings: settings with their finished runs.

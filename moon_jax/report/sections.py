@@ -161,7 +161,7 @@ def class_shares(trained_models: Sequence[Model]) -> Section:
     title='Class shares',
     text='Clients without tests of their own: the accuracy that is expected of the '
     'global model if the examples of a class are equally hard for all clients, in the '
-    f'runs whose model was examined (--features). At most {plots.MOST_CLIENTS} clients '
+    f'runs whose model was analysed (--features). At most {plots.MOST_CLIENTS} clients '
     'are drawn, at equal distances.',
     tables=[tables.of_series(tables.EXPECTED, rows)] if rows else [],
     charts=[
