@@ -8,7 +8,7 @@ import numpy as np
 
 from moon_jax.core.errors import UsageError
 from moon_jax.exchange.description import Description
-from moon_jax.exchange.pytorch import Facts
+from moon_jax.exchange.pytorch import Facts, metadata
 
 # Operators of 2024, for ONNX Runtime 1.18 or newer.
 _OPSET, _IR_VERSION = 21, 10
@@ -160,9 +160,13 @@ def model_bytes(network: Description, facts: Facts) -> bytes:
     producer_name='moon_jax',
     doc_string=facts.origin,
   )
+  properties = metadata(facts)
+  if facts.words:
+    properties['tokenizer'] = facts.tokenizer
   if facts.class_names:
-    names = '\n'.join(map(str, facts.class_names))
-    onnx.helper.set_model_props(model, {'class_names': names})
+    properties['class_names'] = '\n'.join(map(str, facts.class_names))
+  if properties:
+    onnx.helper.set_model_props(model, properties)
   if model.ByteSize() > _MOST_BYTES:
     raise UsageError(
       'The network has more than 2 GB of weights, which an .onnx file cannot hold.'

@@ -41,6 +41,8 @@ class Facts(NamedTuple):
     class_names: names of the classes; () if they have none.
     kind: 'picture', 'table', 'signal', 'volume' or 'words'.
     content: 'levels' of grey, 'numbers' or 'words'.
+    words: the vocabulary, if the examples were texts; () otherwise.
+    tokenizer: what divides texts: 'characters' or 'wordpiece'.
   """
 
   model: str
@@ -53,6 +55,8 @@ class Facts(NamedTuple):
   class_names: tuple[str, ...] = ()
   kind: str = 'picture'
   content: str = 'levels'
+  words: tuple[str, ...] = ()
+  tokenizer: str = ''
 
   @property
   def axes(self) -> str:
@@ -227,6 +231,11 @@ def state_dict(network: Description, facts: Facts) -> dict[str, np.ndarray]:
   return state
 
 
+def metadata(facts: Facts) -> dict[str, str]:
+  """What the file of weights has besides arrays: as JSON, the vocabulary of texts."""
+  return {'words': json.dumps(facts.words)} if facts.words else {}
+
+
 # --- lines of the file ----------------------------------------------------------------
 
 
@@ -343,9 +352,12 @@ def python_file(network: Description, facts: Facts, weights_name: str) -> str:
   for kind, helper in (('gru', _LAST_STATE), ('encoder_layer', _NO_WORD)):
     if any(step.kind == kind and step.sources[1:] for step in network.steps):
       helpers += helper
+  needs = _NEEDS_OF_PICTURES if of_levels else _NEEDS
+  if facts.words and facts.tokenizer == 'wordpiece':
+    needs = _NEEDS_OF_WORD_PIECES
   text = _HEAD.format(
     title=_wrapped(f'The network {facts.model!r} in PyTorch. {origin}'),
-    needs=_wrapped(_NEEDS_OF_PICTURES if of_levels else _NEEDS),
+    needs=_wrapped(needs),
     argument=argument,
     described=f'{argument.capitalize()} [B, {facts.axes}]',
     about=_about_examples(facts),
@@ -358,8 +370,12 @@ def python_file(network: Description, facts: Facts, weights_name: str) -> str:
     normalised=_NORMALISED[facts.content].format(
       number_type=facts.number_type, argument=argument
     ),
-    import_sys='import sys\n' if of_levels else '',
+    import_safe_open='from safetensors import safe_open\n' if facts.words else '',
+    import_json='import json\n' if facts.words else '',
+    import_sys='import sys\n' if of_levels or facts.words else '',
   )
+  if facts.words:
+    return text + _TEXTS.format(divided=_DIVIDED[facts.tokenizer])
   mode = _PICTURE_MODES.get(facts.shape[-1])
   if of_levels and mode:
     text += _PICTURES.format(mode=mode, sized=_RESIZED if facts.side else _OF_ONE_SIZE)
@@ -413,6 +429,10 @@ _NEEDS_OF_PICTURES = (
   'It needs torch and safetensors, and Pillow to read pictures. Without NumPy torch '
   'prints a warning.'
 )
+_NEEDS_OF_WORD_PIECES = (
+  'It needs torch and safetensors, and tokenizers to read texts. Without NumPy torch '
+  'prints a warning.'
+)
 _ARGUMENTS = {'picture': 'images', 'words': 'words'}
 
 _HEAD = '''\
@@ -425,10 +445,10 @@ _HEAD = '''\
 {needs}
 """
 
-import pathlib
+{import_json}import pathlib
 {import_sys}
 import torch
-from safetensors.torch import load_file
+{import_safe_open}from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
@@ -569,6 +589,52 @@ def main(paths):
     number = int(probabilities.argmax())
     name = CLASS_NAMES[number] if CLASS_NAMES else number
     print(f'{{path}}: {{name}}, probability {{probabilities[number]:.4f}}')
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))
+'''
+
+_DIVIDED = {
+  'characters': """\
+  rows = [[number_of.get(character, 0) for character in text] for text in texts]""",
+  'wordpiece': """\
+  from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+
+  tokenizer = Tokenizer(models.WordPiece(number_of, unk_token=words[0]))
+  tokenizer.normalizer = normalizers.BertNormalizer()  # small letters
+  tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+  rows = [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]""",
+}
+
+_TEXTS = '''
+
+def read_texts(texts):
+  """Texts -> words [B, SHAPE[0]], by the vocabulary that is in the file of weights.
+
+  Word 0 is unknown, and -1 fills up a text.
+  """
+  with safe_open(WEIGHTS, 'pt') as weights:
+    words = json.loads(weights.metadata()['words'])
+  number_of = {{word: number for number, word in enumerate(words)}}
+{divided}
+  length = SHAPE[0]
+  rows = [(row or [0])[:length] for row in rows]
+  return torch.tensor([row + [-1] * (length - len(row)) for row in rows])
+
+
+def main(texts):
+  """Prints the class and its probability for each text; returns the exit code."""
+  if not texts:
+    print(f'usage: python {{pathlib.Path(__file__).name}} TEXT ...', file=sys.stderr)
+    return 2
+  with torch.no_grad():
+    probabilities = load()(read_texts(texts)).softmax(1)
+  for text, of_text in zip(texts, probabilities):
+    number = int(of_text.argmax())
+    name = CLASS_NAMES[number] if CLASS_NAMES else number
+    print(f'{{text}}: {{name}}, probability {{of_text[number]:.4f}}')
   return 0
 
 

@@ -61,7 +61,7 @@ class ClassifiedTests:
 
   Attributes:
     examples: the examples of all tests, with their logits.
-    sizes: [T] int, number of examples of each test, at least 1.
+    sizes: [T] int, ascending: number of examples of each test, at least 1.
     test_of_example: [M] int, ascending.
   """
 

@@ -5,6 +5,8 @@ clients: its functions need milliseconds for each, which a round would feel. A t
 holds them to scikit-learn's results.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from moon_jax.metrics.classified import ClassifiedTests
@@ -13,6 +15,8 @@ _ECE_BINS = 15  # as Guo et al. 2017
 # A bin holds its upper end: (0, 1/15], (1/15, 2/15], ...
 _ECE_EDGES = np.linspace(0, 1, _ECE_BINS + 1)[1:-1]
 _TOP = 5
+_LIKE_SIZES = 4  # times the smallest of the tests whose order is found together
+_FILLER = np.iinfo(np.uint64).max - 1
 
 
 def macro_f1(tests: ClassifiedTests) -> np.ndarray:
@@ -45,33 +49,52 @@ def auc(tests: ClassifiedTests) -> np.ndarray:
   """
   num_positive = tests.num_of_class
   num_pairs = num_positive * (tests.sizes[:, None] - num_positive)
-  keys = _sorted_keys(tests)
-  # The places of the positive ones, less those that other positive ones take.
-  places = np.where(keys & 1, np.arange(keys.shape[-1]), 0).sum(axis=-1).T
-  num_won = places - num_positive * (num_positive - 1) // 2
-  is_tied = (keys[..., 1:] ^ keys[..., :-1]) == 1
-  if is_tied.any():
-    num_won = num_won - _num_tied_pairs(keys) / 2
+  num_won = np.zeros(num_positive.shape)
+  for chosen in _tests_of_like_sizes(tests.sizes):
+    keys = _sorted_keys(tests, chosen)
+    # The places of the positive ones, less those that other positive ones take.
+    places = np.where(keys & 1, np.arange(keys.shape[-1]), 0).sum(axis=-1).T
+    num_lower = num_positive[chosen] * (num_positive[chosen] - 1) // 2
+    num_won[chosen] = places - num_lower
+    is_tied = (keys[..., 1:] ^ keys[..., :-1]) == 1
+    if is_tied.any():
+      num_won[chosen] -= _num_tied_pairs(keys) / 2
   return _mean_of_classes(num_won, num_pairs)
 
 
-def _sorted_keys(tests: ClassifiedTests) -> np.ndarray:
-  """[Y, T, S] uint64: the probabilities of each class in each test, in their order.
+def _tests_of_like_sizes(sizes: np.ndarray) -> Iterator[slice]:
+  """Divides [T] tests, the smallest first, where one is much larger than the first."""
+  first = 0
+  while first < len(sizes):
+    end = int(np.searchsorted(sizes, _LIKE_SIZES * sizes[first], side='right'))
+    yield slice(first, end)
+    first = end
+
+
+def _sorted_keys(tests: ClassifiedTests, chosen: slice) -> np.ndarray:
+  """[Y, C, S] uint64: the probabilities of each class in C tests, in their order.
 
   The last bit says whether the example is of the class; of equal probabilities those
   of other classes come first. Each test has room for S examples, as many as the largest
   has. What is left of it is filled up with even keys above all others.
   """
-  num_tests, num_classes = tests.num_of_class.shape
-  size = int(tests.sizes.max())
-  firsts = np.cumsum(tests.sizes) - tests.sizes
-  places = np.arange(len(tests.test_of_example)) - firsts[tests.test_of_example]
+  num_classes = tests.examples.num_classes
+  sizes = tests.sizes[chosen]
+  first = int(tests.sizes[: chosen.start].sum())
+  examples = slice(first, first + int(sizes.sum()))
   # The bits of numbers that are not negative, read as integers, have their order.
-  bits = np.ascontiguousarray(tests.examples.probabilities.T).view(np.uint64)
-  is_positive = tests.examples.labels == np.arange(num_classes)[:, None]
-  filler = np.iinfo(np.uint64).max - 1
-  keys = np.full((num_classes, num_tests, size), filler)
-  keys[:, tests.test_of_example, places] = bits << 1 | is_positive
+  probabilities = tests.examples.probabilities[examples]
+  bits = np.ascontiguousarray(probabilities.T).view(np.uint64)
+  labels = tests.examples.labels[examples]
+  is_positive = labels == np.arange(num_classes)[:, None]
+  keys = bits << 1 | is_positive
+  size = int(sizes[-1])
+  if size > sizes[0]:
+    has_example = np.arange(size) < sizes[:, None]
+    room = np.full((num_classes, *has_example.shape), _FILLER)
+    room[:, has_example] = keys
+    keys = room
+  keys = keys.reshape(num_classes, len(sizes), size)
   keys.sort(axis=-1)
   return keys
 

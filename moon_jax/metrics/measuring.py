@@ -84,8 +84,8 @@ def measure_tests(
 def _groups(sizes: Sequence[int]) -> Iterator[list[int]]:
   """Divides the tests that have examples; a large one is a group of its own.
 
-  Tests of about one size are in a group, because AUC makes room in each for as many
-  examples as the largest has.
+  The tests of a group are in the order of their sizes. They are of about one size,
+  because AUC makes room in several for as many examples as the largest has.
 
   Args:
     sizes: number of logits of each test.

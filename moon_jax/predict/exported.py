@@ -100,7 +100,9 @@ def write_network(
     content = onnx_graph.model_bytes(network, facts)
   else:
     weights_file = weights_beside(path)
-    weights.write(weights_file, pytorch.state_dict(network, facts), {})
+    weights.write(
+      weights_file, pytorch.state_dict(network, facts), pytorch.metadata(facts)
+    )
     content = pytorch.python_file(network, facts, weights_file.name).encode()
   with files.replacing(path) as file:
     file.write(content)
@@ -132,6 +134,8 @@ def _facts(metadata: Record, config: Config, scale: Scale) -> pytorch.Facts:
     class_names=tuple(images.get('class_names', ())),
     kind=form['kind'],
     content=form['content'],
+    words=tuple(images.get('words', ())),
+    tokenizer=config.data.tokenizer,
   )
 
 

@@ -166,10 +166,11 @@ class ClientFile:
     """
     if not self._file or not numbers:
       return
-    lines = [
-      _line([round_number, name, *_cells(values)]) for name, values in numbers.items()
-    ]
-    data = _compressed(''.join(lines))
+    lines = io.StringIO(newline='')
+    csv.writer(lines, lineterminator='\n').writerows(
+      [round_number, name, *_cells(values)] for name, values in numbers.items()
+    )
+    data = _compressed(lines.getvalue())
     with files.writing(pathlib.Path(self._file.name)):
       while data:
         num_written = self._file.write(data)
@@ -214,15 +215,21 @@ def read(workdir: pathlib.Path) -> Clients | None:
       return None
     rounds = sorted({number for by_round in rows.values() for number in by_round})
     missing = np.full(len(names), math.nan)
+    numbers = {
+      column: np.stack([by_round.get(number, missing) for number in rounds])
+      for column, by_round in rows.items()
+    }
+    for column, by_round in numbers.items():
+      # A metric may be undefined; an accuracy has a number of the same clients always.
+      is_accuracy = column.endswith('_accuracy')
+      if is_accuracy and np.isnan(by_round).any(axis=0).all():
+        raise ValueError(f'no client has a number {column!r} in every round')
     return Clients(
       names=names,
       training_examples=_numbers(training_cells, len(names)),
       test_examples=_numbers(test_cells, len(names)).astype(np.int64),
       rounds=np.array(rounds),
-      numbers={
-        column: np.stack([by_round.get(number, missing) for number in rounds])
-        for column, by_round in rows.items()
-      },
+      numbers=numbers,
     )
 
 
@@ -252,6 +259,9 @@ def _numbers(cells: Sequence[str], count: int) -> np.ndarray:
   """The numbers in some cells; NaN in an empty one."""
   if len(cells) != count:
     raise ValueError('a line has another number of columns than the first')
+  numbers = [float(cell) for cell in cells if cell]
+  if not all(map(math.isfinite, numbers)):
+    raise ValueError('a cell is not finite')
   return np.array([float(cell) if cell else math.nan for cell in cells])
 
 

@@ -118,11 +118,11 @@ class Console(Callback):
     noun = 'images' if form.kind == 'picture' else example_forms.plural(form)
     if form.content != 'levels':
       num_bytes = experiment.data.train.examples.images.nbytes + images.nbytes
-      self.say(
+      self._screen.say_once(
         f'data: {noun} of {shape}, {images.dtype}, {num_bytes / 1e6:,.1f} MB on each '
         f'device; normalize={form.normalize}'
       )
-    self.say(
+    self._screen.say_once(
       f'model: {config.model} on {noun} of {shape}, {num_parameters:,} parameters; '
       f'clients in a round: {planner.participation.cohort_size}, '
       f'lanes: {layout.num_lanes} on {layout.num_devices} '
@@ -135,13 +135,13 @@ class Console(Callback):
     config, data = experiment.config, experiment.data
     sizes = data.partition.sizes
     owners = f'{len(sizes):,} clients own' if len(sizes) > 1 else '1 client owns'
-    self.say(
+    self._screen.say_once(
       f'partition: {config.partition.name}, {owners} {sizes.sum():,} '
       f'training examples of {data.class_counts.shape[1]} classes; smallest '
       f'{sizes.min():,}, median {int(np.median(sizes)):,}, largest {sizes.max():,}'
     )
     if data.num_users_left_out:
-      self.say(
+      self._screen.say_once(
         f'users left out: {data.num_users_left_out:,}, with fewer than '
         f'{config.partition.min_size} training examples each'
       )
@@ -152,9 +152,9 @@ class Console(Callback):
       line = f'tested: each of {len(tests.users.sizes):,} users on examples of its own'
       if tests.num_users_without_training_data:
         line += f', {tests.num_users_without_training_data:,} of whom do not train'
-      self.say(line)
+      self._screen.say_once(line)
     if client_tests := tests.of_clients:
-      self.say(
+      self._screen.say_once(
         f'tested alone: {len(client_tests.clients):,} clients, on '
         f'{len(client_tests.rows):,} examples of their own; smallest test '
         f'{client_tests.sizes.min():,}, largest {client_tests.sizes.max():,}'

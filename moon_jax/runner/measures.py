@@ -1,5 +1,6 @@
 """Computes the metrics of a run's tests from the logits that its programs keep."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ from moon_jax.round.evaluation import ClientScore, Score
 # Kinds of tests of clients, as their columns begin: 'user', 'local', 'tuned',
 # 'personal' -> [T] numbers of each metric, by tested user or client.
 ClientNumbers = dict[str, Numbers]
+
+_MOST_WAITING_LOGITS = 2**22  # 16 MiB; the tests of a large model of CIFAR-10: 2**17
 
 
 class Measured(NamedTuple):
@@ -38,95 +41,190 @@ class Measures:
 
   Attributes:
     names: names of the metrics.
+    labels: [n] int, the classes of the test split.
+    validation_labels: [n] int, those of the server's validation split; None if there is
+      none.
+    has_client_models: whether each client has a model of its own.
+    num_models: M, the number of clients then, otherwise 1.
+    rows_of_users: [N'] arrays, the rows of each user's examples in the test split.
+    labels_of_clients: [T] arrays [n] int, the classes of the examples that test one
+      client each.
   """
 
   def __init__(self, experiment: Experiment):
     """experiment: an experiment with `metrics`."""
     self.names = catalog.listed_words(experiment.config.metrics)
     tests = experiment.tests
-    self._labels = np.asarray(tests.examples.labels)
-    self._validation_labels = None
+    self.labels = np.asarray(tests.examples.labels)
+    self.validation_labels = None
     if tests.validation is not None:
-      self._validation_labels = np.asarray(tests.validation.labels)
-    self._has_client_models = experiment.has_client_models
-    self._rows_of_users: list[np.ndarray] = []
+      self.validation_labels = np.asarray(tests.validation.labels)
+    self.has_client_models = experiment.has_client_models
+    num_clients = experiment.config.num_clients
+    self.num_models = num_clients if self.has_client_models else 1
+    self.rows_of_users: list[np.ndarray] = []
     if tests.examples.clients is not None:
       owners = np.asarray(tests.examples.clients)
       ends = np.cumsum(np.bincount(owners))[:-1]
-      self._rows_of_users = np.split(np.argsort(owners, kind='stable'), ends)
-    self._labels_of_clients: list[np.ndarray] = []
+      self.rows_of_users = np.split(np.argsort(owners, kind='stable'), ends)
+    self.labels_of_clients: list[np.ndarray] = []
     if of_clients := tests.of_clients:
-      split_labels = self._labels
+      split_labels = self.labels
       if of_clients.of_training:
         split_labels = np.asarray(experiment.data.train.examples.labels)
       labels = split_labels[of_clients.rows]
-      self._labels_of_clients = np.split(labels, of_clients.offsets[1:-1])
+      self.labels_of_clients = np.split(labels, of_clients.offsets[1:-1])
 
-  def of_models(self, score: Score) -> Measured:
-    """The metrics of the models of a score, and of the global model for each user.
+  def of_round(self) -> 'RoundMeasures':
+    """Those of one round, to which its tests are added."""
+    return RoundMeasures(self)
+
+  def labels_of_users(self) -> list[np.ndarray]:
+    """[N'] arrays [n] int, the classes of each user's test examples."""
+    return [self.labels[rows] for rows in self.rows_of_users]
+
+
+class _Waiting(NamedTuple):
+  """Tests that are not measured yet.
+
+  Attributes:
+    numbers: metric -> the numbers of all tests of this kind, to be filled in.
+    places: [T] int, where the numbers of these tests go.
+    labels: [T] arrays [n] int.
+    logits: [T] arrays [n, Y] float.
+  """
+
+  numbers: Numbers
+  places: np.ndarray
+  labels: Sequence[np.ndarray]
+  logits: Sequence[np.ndarray]
+
+
+class RoundMeasures:
+  """The metrics of the tests after one round.
+
+  The tests wait for `finished`, which measures all of them together, because each call
+  of NumPy takes its time, and while the device trains the next round. If there are
+  many logits, some are measured before, so that little memory is needed.
+  """
+
+  def __init__(self, measures: Measures):
+    """measures: the metrics, and the labels of the tests."""
+    self._measures = measures
+    self._waiting: list[_Waiting] = []
+    self._num_waiting_logits = 0
+    self._test: Numbers = {}
+    self._validation: Numbers = {}
+    self._of_clients: ClientNumbers = {}
+    self._confusions: dict[str, np.ndarray] = {}
+    self._is_counted: dict[str, np.ndarray] = {}  # kind -> [T] bool, in the confusion
+    self._model_of_client: np.ndarray | slice = slice(None)
+
+  def add_models(self, models: np.ndarray | None, score: Score) -> None:
+    """Adds the tests of models, and those of a global model for each user.
 
     Args:
-      score: leaves [M], as numpy, with logits.
+      models: [m] int, the clients whose models these are; None for all M models.
+      score: leaves [m], as numpy, with logits.
     """
-    validation = {}
+    measures = self._measures
+    num_models = measures.num_models
+    if models is None:
+      models = np.arange(num_models)
+    if not self._test:
+      self._test = self._no_numbers(num_models)
+    self._wait(self._test, models, [measures.labels] * len(models), score.logits)
     if score.validation is not None:
-      validation = self._of_models(self._validation_labels, score.validation.logits)
-    of_clients = {}
-    confusions = {}
-    if not self._has_client_models:
-      logits = score.logits[0]
-      confusions['global'] = Classified(self._labels, logits).confusion
-      if self._rows_of_users:
-        of_clients['user'] = self._of_users(logits)
-    return Measured(
-      test=self._of_models(self._labels, score.logits),
-      validation=validation,
-      of_clients=of_clients,
-      confusions=confusions,
-    )
+      if not self._validation:
+        self._validation = self._no_numbers(num_models)
+      labels = [measures.validation_labels] * len(models)
+      self._wait(self._validation, models, labels, score.validation.logits)
+    if measures.has_client_models:
+      return
+    logits = score.logits[0]
+    self._confusions['global'] = Classified(measures.labels, logits).confusion
+    if measures.rows_of_users:
+      num_users = len(measures.rows_of_users)
+      self._of_clients['user'] = self._no_numbers(num_users)
+      self._wait(
+        self._of_clients['user'],
+        np.arange(num_users),
+        measures.labels_of_users(),
+        [logits[rows] for rows in measures.rows_of_users],
+      )
 
-  def _of_models(self, labels: np.ndarray, logits: np.ndarray) -> Numbers:
-    """[n], [M, n, Y] of the same examples -> [M] numbers of each metric, by model."""
-    return measure_tests(self.names, [labels] * len(logits), logits)
-
-  def _of_users(self, logits: np.ndarray) -> Numbers:
-    """[M, Y] logits of the test split -> [N'] numbers of each metric, by user."""
-    labels = [self._labels[rows] for rows in self._rows_of_users]
-    return measure_tests(
-      self.names, labels, [logits[rows] for rows in self._rows_of_users]
-    )
-
-  def of_clients(self, positions: np.ndarray, score: ClientScore) -> Numbers:
-    """[C] positions among the clients with tests -> [C] numbers of each metric.
+  def assign_models(self, model_of_client: np.ndarray) -> None:
+    """Says whose model each client has, if not all were added because some share one.
 
     Args:
-      positions: [C] int.
+      model_of_client: [N] int, a client with the same model that was added.
+    """
+    self._model_of_client = model_of_client
+
+  def add_clients(self, kind: str, positions: np.ndarray, score: ClientScore) -> None:
+    """Adds tests of clients on their own examples.
+
+    Args:
+      kind: 'local', 'personal' or 'tuned'.
+      positions: [C] int positions among the clients with tests.
       score: their results, as numpy, with logits.
     """
-    labels = [self._labels_of_clients[position] for position in positions]
+    labels = [self._measures.labels_of_clients[position] for position in positions]
     logits = [
       of_client[: len(of_labels)]
       for of_client, of_labels in zip(score.logits, labels, strict=True)
     ]
-    return measure_tests(self.names, labels, logits)
+    num_tested = len(self._measures.labels_of_clients)
+    if kind not in self._of_clients:
+      self._of_clients[kind] = self._no_numbers(num_tested)
+    self._wait(self._of_clients[kind], positions, labels, logits)
+    if kind not in ('personal', 'tuned'):
+      return
+    # Some groups of clients are filled up with clients of other groups.
+    is_counted = self._is_counted.setdefault(kind, np.zeros(num_tested, bool))
+    _, firsts = np.unique(positions, return_index=True)
+    is_new = [index for index in firsts if not is_counted[positions[index]]]
+    is_counted[positions] = True
+    if is_new:
+      confusion = Classified(
+        np.concatenate([labels[index] for index in is_new]),
+        np.concatenate([logits[index] for index in is_new]),
+      ).confusion
+      self._confusions[kind] = self._confusions.get(kind, 0) + confusion
 
-  def confusion_of_clients(
-    self, positions: np.ndarray, score: ClientScore, is_counted: np.ndarray
-  ) -> np.ndarray:
-    """[Y, Y] examples by class and predicted class, summed over clients.
+  def finished(self) -> Measured:
+    """The metrics of all tests that were added."""
+    self._measure_waiting()
+    return Measured(
+      test=self._of_each_client(self._test),
+      validation=self._of_each_client(self._validation),
+      of_clients=self._of_clients,
+      confusions=self._confusions,
+    )
 
-    Args:
-      positions: [C] int positions among the clients with tests.
-      score: their results, as numpy, with logits.
-      is_counted: [T] bool, the clients that were counted in earlier calls; those of
-        this call are added.
-    """
-    num_classes = score.logits.shape[-1]
-    labels = [np.zeros(0, np.int64)]
-    logits = [np.zeros((0, num_classes), np.float32)]
-    for index, position in enumerate(positions):
-      if not is_counted[position]:
-        is_counted[position] = True
-        labels.append(self._labels_of_clients[position])
-        logits.append(score.logits[index, : len(labels[-1])])
-    return Classified(np.concatenate(labels), np.concatenate(logits)).confusion
+  def _of_each_client(self, numbers: Numbers) -> Numbers:
+    """The numbers of the models, once for each client that has one."""
+    return {name: numbers[name][self._model_of_client] for name in numbers}
+
+  def _no_numbers(self, num_tests: int) -> Numbers:
+    return {name: np.full(num_tests, np.nan) for name in self._measures.names}
+
+  def _wait(self, numbers, places, labels, logits) -> None:
+    """Adds tests to those that wait; see `_Waiting`."""
+    self._waiting.append(_Waiting(numbers, places, labels, logits))
+    self._num_waiting_logits += sum(of_test.size for of_test in logits)
+    if self._num_waiting_logits > _MOST_WAITING_LOGITS:
+      self._measure_waiting()
+
+  def _measure_waiting(self) -> None:
+    labels = [of_test for waiting in self._waiting for of_test in waiting.labels]
+    logits = [of_test for waiting in self._waiting for of_test in waiting.logits]
+    measured = measure_tests(self._measures.names, labels, logits)
+    begin = 0
+    for waiting in self._waiting:
+      end = begin + len(waiting.places)
+      for name in self._measures.names:
+        waiting.numbers[name][waiting.places] = measured[name][begin:end]
+      begin = end
+    self._waiting = []
+    self._num_waiting_logits = 0

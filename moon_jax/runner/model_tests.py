@@ -17,9 +17,9 @@ from moon_jax.building import client_test_programs, programs
 from moon_jax.building.experiment import Experiment
 from moon_jax.core.types import PyTree, State
 from moon_jax.platform import devices
-from moon_jax.round.evaluation import ClientScore, Score
+from moon_jax.round.evaluation import Score
 from moon_jax.runner.client_store import ClientStore
-from moon_jax.runner.measures import Measured, Measures, Numbers
+from moon_jax.runner.measures import Measured, RoundMeasures
 
 _MODELS_AT_A_TIME = 64
 
@@ -33,7 +33,7 @@ class Tested(NamedTuple):
       w_i; None with a server.
     num_correct: column of the records -> [T] int32, for each tested client, how many of
       its own examples its model classifies correctly; None if no client is tested.
-    measured: the metrics of the tests; None if there are none.
+    measured: the metrics of the tests; None if there are none, or not yet.
   """
 
   score: Score
@@ -63,7 +63,7 @@ def evaluate(
   state: State,
   store: ClientStore | None,
   has_trained: np.ndarray,
-  measures: Measures | None = None,
+  measures: RoundMeasures | None = None,
 ) -> Tested:
   """Tests the state after a round.
 
@@ -73,7 +73,7 @@ def evaluate(
     state: the state after the round.
     store: store of the clients' memories of this round; None if they are in the state.
     has_trained: [N] bool, whether a client has trained by now.
-    measures: the metrics to compute; None for none.
+    measures: gets the tests, whose metrics are to be computed; None for none.
   """
   if store and experiment.has_client_models:
     tested = _test_stored_models(
@@ -85,45 +85,39 @@ def evaluate(
     score = test_programs.evaluate(
       state, experiment.tests.examples, experiment.tests.validation, None
     )
-    tested = tested_models(score, measures)
+    tested = tested_models(score, measures, models=None)
   if test_programs.of_clients:
-    confusions = _Confusions(measures, len(experiment.tests.of_clients.clients))
-    num_correct, numbers = _test_clients(
-      experiment, test_programs.of_clients, state, store, measures, confusions
+    num_correct = _test_clients(
+      experiment, test_programs.of_clients, state, store, measures
     )
     for column, test_fine_tuned in test_programs.fine_tuned.items():
-      num_correct[column], numbers[column] = _test_fine_tuned(
-        experiment,
-        functools.partial(test_fine_tuned, state),
-        column,
-        measures,
-        confusions,
+      num_correct[column] = _test_fine_tuned(
+        experiment, functools.partial(test_fine_tuned, state), column, measures
       )
     tested = tested._replace(num_correct=num_correct)
-    if measures:
-      for column, of_clients in numbers.items():
-        tested.measured.of_clients[_kind(column)] = of_clients
-      tested.measured.confusions.update(confusions.by_kind)
   distance = None
   if experiment.algorithm.share:
     distance = _distance_of_state(experiment, state, store, has_trained)
   return tested._replace(consensus_distance=distance)
 
 
-def tested_models(score: Score, measures: Measures | None) -> Tested:
-  """The results of a test of models, with their metrics in place of the logits.
+def tested_models(
+  score: Score, measures: RoundMeasures | None, models: np.ndarray | None
+) -> Tested:
+  """The results of a test of models; their logits are left to the metrics.
 
   Args:
-    score: leaves [M]; on the device or host.
-    measures: the metrics to compute; None for none.
+    score: leaves [m]; on the device or host.
+    measures: gets the tests; None for none.
+    models: [m] int, the clients whose models these are; None for all M models.
   """
   if measures is None:
     return Tested(score)
   score = jax.device_get(score)
-  measured = measures.of_models(score)
+  measures.add_models(models, score)
   if score.validation is not None:
     score = score._replace(validation=score.validation._replace(logits=None))
-  return Tested(score._replace(logits=None), measured=measured)
+  return Tested(score._replace(logits=None))
 
 
 def _test_stored_models(
@@ -139,7 +133,7 @@ def _test_stored_models(
     score = program(
       with_memories, experiment.tests.examples, experiment.tests.validation, None
     )
-    return tested_models(score, measures)
+    return tested_models(score, measures, distinct_clients[positions])
 
   tested = _in_groups(
     test, len(distinct_clients), experiment.planner.participation.cohort_size
@@ -148,6 +142,8 @@ def _test_stored_models(
     len(has_trained), np.searchsorted(distinct_clients, first_untrained)
   )
   position[distinct_clients] = np.arange(len(distinct_clients))
+  if measures:
+    measures.assign_models(distinct_clients[position])
   return jax.tree.map(lambda leaf: leaf[position], tested)
 
 
@@ -158,33 +154,10 @@ def _test_models_in_groups(experiment, program, state, measures) -> Tested:
   def test(clients):
     on_device = devices.replicate(np.int32(clients), mesh)
     score = program(state, tests.examples, tests.validation, on_device)
-    return tested_models(score, measures)
+    return tested_models(score, measures, clients)
 
   num_models = programs.models_at_a_time(experiment)
   return _in_groups(test, experiment.config.num_clients, num_models)
-
-
-class _Confusions:
-  """The confusion matrices of the clients' own models, summed over the clients.
-
-  Attributes:
-    by_kind: 'personal' or 'tuned' -> [Y, Y]; see `Measured`.
-  """
-
-  def __init__(self, measures: Measures | None, num_tested: int):
-    """num_tested: T, the number of clients with tests."""
-    self.by_kind: dict[str, np.ndarray] = {}
-    self._measures, self._num_tested = measures, num_tested
-    self._is_counted: dict[str, np.ndarray] = {}
-
-  def add(self, column: str, positions: np.ndarray, score: ClientScore) -> None:
-    """Adds the results of [C] clients; those that were added before are left out."""
-    kind = _kind(column)
-    if self._measures is None or kind not in ('personal', 'tuned'):
-      return
-    is_counted = self._is_counted.setdefault(kind, np.zeros(self._num_tested, bool))
-    confusion = self._measures.confusion_of_clients(positions, score, is_counted)
-    self.by_kind[kind] = self.by_kind.get(kind, 0) + confusion
 
 
 def _kind(column: str) -> str:
@@ -192,14 +165,11 @@ def _kind(column: str) -> str:
   return column.removesuffix('_accuracy')
 
 
-def _test_clients(
-  experiment, program, state, store, measures, confusions
-) -> tuple[dict[str, np.ndarray], dict[str, Numbers]]:
+def _test_clients(experiment, program, state, store, measures) -> dict[str, np.ndarray]:
   """The tests of every client that has examples of its own.
 
   Returns:
-    Column -> [T] int32, correct examples of each; and column -> [T] numbers of each
-    metric.
+    Column -> [T] int32, correct examples of each.
   """
   clients = experiment.tests.of_clients.clients
 
@@ -211,42 +181,24 @@ def _test_clients(
       )
       state_of_group = state._replace(clients=memories)
     scores = jax.device_get(program(state_of_group, positions))
-    num_correct = {column: score.num_correct for column, score in scores.items()}
-    numbers = {
-      column: _numbers_of(measures, positions, score)
-      for column, score in scores.items()
-    }
-    for column, score in scores.items():
-      confusions.add(column, positions, score)
-    return num_correct, numbers
+    if measures:
+      for column, score in scores.items():
+        measures.add_clients(_kind(column), positions, score)
+    return {column: score.num_correct for column, score in scores.items()}
 
   return _in_groups(
     test, len(clients), client_test_programs.clients_at_a_time(experiment)
   )
 
 
-def _test_fine_tuned(
-  experiment, groups, column, measures, confusions
-) -> tuple[np.ndarray, Numbers]:
-  """[T] int32, correct examples of each fine-tuned model, and its metrics."""
-  num_tested = len(experiment.tests.of_clients.clients)
-  num_correct = np.zeros(num_tested, np.int32)
-  numbers = {
-    name: np.zeros(num_tested) for name in (measures.names if measures else ())
-  }
+def _test_fine_tuned(experiment, groups, column, measures) -> np.ndarray:
+  """[T] int32, correct examples of each fine-tuned model."""
+  num_correct = np.zeros(len(experiment.tests.of_clients.clients), np.int32)
   for positions, score in groups():
-    confusions.add(column, positions, score)
     num_correct[positions] = score.num_correct
-    for name, of_group in _numbers_of(measures, positions, score).items():
-      numbers[name][positions] = of_group
-  return num_correct, numbers
-
-
-def _numbers_of(
-  measures: Measures | None, positions: np.ndarray, score: ClientScore
-) -> Numbers:
-  """[C] numbers of each metric; {} without metrics."""
-  return measures.of_clients(positions, score) if measures else {}
+    if measures:
+      measures.add_clients(_kind(column), positions, score)
+  return num_correct
 
 
 def _in_groups(test: Callable, count: int, group_size: int) -> PyTree:

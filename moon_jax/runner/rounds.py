@@ -9,6 +9,9 @@ begins it when round t is done. Meanwhile the caller reads the results of round 
   dispatching  |      dispatch t + 1 |      dispatch t + 2     |      dispatch t + 3
   caller       |   reads t - 1       |   reads t               |   reads t + 1
 
+If the host takes part in the test of a round, the next round is dispatched after this
+test; metrics and records are made while the device trains again.
+
 If a callback wants the state of a round, the caller reads the round before the next one
 is dispatched, because the next round is trained in the memory of that state. The same
 holds for every round of several processes, which must ask the devices for the same
@@ -38,7 +41,7 @@ from moon_jax.runner import client_records, model_tests
 from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock, timing_record
 from moon_jax.runner.compiled_ahead import CompiledAhead
-from moon_jax.runner.measures import Measures
+from moon_jax.runner.measures import Measures, RoundMeasures
 from moon_jax.runner.round_records import Record, metrics_record
 
 _MAX_REASON_LETTERS = 1000
@@ -140,6 +143,21 @@ class _DispatchedRound:
   state: State
   metrics: ClientMetrics
   tested: model_tests.Tested | None
+
+
+@dataclasses.dataclass
+class _Results:
+  """The results of a round on the host, from which its records are made.
+
+  Attributes:
+    metrics: leaves [K].
+    tested: the results of the test, without metrics; None if there is none.
+    measures: has the tests whose metrics are to be computed; None if there are none.
+  """
+
+  metrics: ClientMetrics
+  tested: model_tests.Tested | None
+  measures: RoundMeasures | None
 
 
 def _print_nothing(text: str, end: str = '\n') -> None:
@@ -320,15 +338,14 @@ class Rounds:
         current = dispatched.result()
         is_state_wanted = wants_state(index + 1)
         # Whether the caller reads the round before the next one is dispatched.
-        is_read_first = (
-          is_last
-          or is_state_wanted
-          or hosts.count() > 1
-          or self._is_tested_by_host(index)
-        )
-        if not is_read_first:
+        is_read_first = is_last or is_state_wanted or hosts.count() > 1
+        is_tested_first = self._is_tested_by_host(index)
+        if not is_read_first and not is_tested_first:
           dispatched = dispatching.submit(self._dispatch, current.state, next_packed)
-        yield self._read(current, is_state_wanted, next_packed)
+        results = self._results(current, is_state_wanted, next_packed)
+        if not is_read_first and is_tested_first:
+          dispatched = dispatching.submit(self._dispatch, current.state, next_packed)
+        yield self._round(current, results, is_state_wanted)
         if is_read_first and not is_last:
           dispatched = dispatching.submit(self._dispatch, current.state, next_packed)
 
@@ -393,8 +410,8 @@ class Rounds:
       tested=tested,
     )
 
-  def _read(self, dispatched, is_state_wanted, next_packed):
-    """Waits for the results of a round."""
+  def _results(self, dispatched, is_state_wanted, next_packed):
+    """Waits for the results of a round, and tests it where the host takes part."""
     clock, state = dispatched.clock, dispatched.state
     is_tested_by_host = self._is_tested_by_host(dispatched.index)
     position = f'round {dispatched.index + 1}/{self._experiment.config.num_rounds}'
@@ -409,42 +426,54 @@ class Rounds:
       self._unstored = dispatched.plan.clients, state.clients
       if is_state_wanted or is_tested_by_host:
         clock.seconds['store'] += self._store_memories()
-    tested = dispatched.tested
-    if is_tested_by_host:
-      if next_packed and self._host_test_programs.fine_tuned:
-        next_packed.result()  # fine-tuning reads the data on the disk too
-      with activity.doing(f'testing {position}'):
+    tested, measures = dispatched.tested, None
+    if self._measures and self._is_tested(dispatched.index):
+      measures = self._measures.of_round()
+    if is_tested_by_host and next_packed and self._host_test_programs.fine_tuned:
+      next_packed.result()  # fine-tuning reads the data on the disk too
+    with activity.doing(f'testing {position}'):
+      if is_tested_by_host:
         tested = model_tests.evaluate(
           self._experiment,
           self._host_test_programs,
           state,
           self._store,
           self._has_trained,
-          self._measures,
+          measures,
         )
-    with activity.doing(f'testing {position}'):
-      if tested and self._measures and not tested.measured:
-        tested = model_tests.tested_models(tested.score, self._measures)
+      elif tested:
+        tested = model_tests.tested_models(tested.score, measures, models=None)
       tested = jax.device_get(tested)
-    client_numbers = {}
     if tested:
       clock.arrived('evaluate')
-      if self._tested_clients:
-        client_numbers = client_records.accuracies(
-          self._experiment, self._tested_clients, tested
-        )
+    return _Results(metrics=metrics, tested=tested, measures=measures)
+
+  def _round(self, dispatched, results, is_state_wanted):
+    """The round with its records and metrics, which the host computes."""
+    tested = results.tested
+    if results.measures:
+      tested = tested._replace(measured=results.measures.finished())
+    client_numbers = {}
+    if tested and self._tested_clients:
+      client_numbers = client_records.accuracies(
+        self._experiment, self._tested_clients, tested
+      )
     return Round(
       number=dispatched.index + 1,
       metrics=metrics_record(
-        self._experiment, dispatched.index + 1, dispatched.plan, metrics, tested
+        self._experiment,
+        dispatched.index + 1,
+        dispatched.plan,
+        results.metrics,
+        tested,
       ),
-      clients=metrics,
+      clients=results.metrics,
       client_numbers=client_numbers,
       plan=dispatched.plan,
-      clock=clock,
+      clock=dispatched.clock,
       confusions=tested.measured.confusions if tested and tested.measured else {},
       experiment=self._experiment,
-      state=state if is_state_wanted else None,
+      state=dispatched.state if is_state_wanted else None,
     )
 
   def _is_tested(self, index):

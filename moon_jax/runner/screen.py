@@ -32,12 +32,16 @@ class Screen:
     is_notebook: whether it is a notebook.
   """
 
-  def __init__(self, terminal: Terminal | None = None):
+  def __init__(
+    self, terminal: Terminal | None = None, lines_of_sweep: set[str] | None = None
+  ):
     """Prints nothing yet.
 
     Args:
       terminal: where it prints; None: standard output.
+      lines_of_sweep: see `start.run`.
     """
+    self._lines_before = set() if lines_of_sweep is None else lines_of_sweep
     self._terminal = terminal or Terminal(
       highlight=False,
       soft_wrap=True,
@@ -70,6 +74,12 @@ class Screen:
     self._spoken_at = time.monotonic()
     self._printing = threading.RLock()
     self._ended = threading.Event()
+
+  def say_once(self, line: str) -> None:
+    """Prints a line, unless an earlier run of the sweep has printed the same."""
+    if line not in self._lines_before:
+      self._lines_before.add(line)
+      self.say(line)
 
   def say(self, text: str, end: str = '\n') -> None:
     """Prints one line, or the beginning of one."""

@@ -29,6 +29,7 @@ def run(
   min_steps: int = 0,
   may_compile_ahead: bool = False,
   describe_sweep: Callable[[float], str] | None = None,
+  lines_of_sweep: set[str] | None = None,
 ) -> ExitCode:
   """Runs an experiment to its end, from its newest checkpoint if it has one.
 
@@ -43,6 +44,9 @@ def run(
       not know settings of JAX that hold in the caller's thread only.
     describe_sweep: seconds that this run takes -> a line about the sweep that begins
       with it; None without one.
+    lines_of_sweep: the lines about devices, data and network that earlier runs of a
+      sweep have printed; they are not printed again, and new ones are added. None
+      without a sweep.
 
   Returns:
     ExitCode.DONE.
@@ -51,7 +55,7 @@ def run(
     RunError: it has the message for the user and the exit code.
   """
   config, workdir = request.config, request.workdir
-  screen = Screen()
+  screen = Screen(lines_of_sweep=lines_of_sweep)
 
   hosts.decided_by_first(lambda: loggers.require(config.logger))
   notices = hosts.decided_by_first(lambda: run_directory.check(workdir, config))
@@ -67,7 +71,7 @@ def run(
     def claim_devices():
       from moon_jax.runner import loop  # loads JAX
 
-      loop.claim_devices(config, screen.say)
+      loop.claim_devices(config, screen.say_once)
 
     with screen.watching():
       ahead = None

@@ -6,6 +6,7 @@ finished nor locked runs it. So several processes, or machines, may share one sw
 
 import contextlib
 import ctypes
+import io
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import jax
 from rich import progress
@@ -227,6 +228,7 @@ def run_here(
   if not unfinished:
     return []
   errors: list[RunError] = []
+  lines_of_sweep: set[str] = set()
   load = load or caching_loader()
   begin = time.monotonic()
 
@@ -254,6 +256,7 @@ def run_here(
         load=load,
         min_steps=min_steps,
         describe_sweep=describe_sweep if index == 0 else None,
+        lines_of_sweep=lines_of_sweep,
       )
     except (StoppedError, MemoryError):
       raise
@@ -306,17 +309,47 @@ def _knobs_of_a_step(config):
 
 
 def caching_loader() -> Callable[[data.DataOptions], Dataset]:
-  """A function that loads data, but not again if the last run had the same."""
+  """A function that loads data, but not again if the last run had the same.
+
+  If it loads a data set again, the lines about it are not printed again.
+  """
   datasets: dict[str, Dataset] = {}  # one at most
+  lines_before: set[str] = set()
 
   def load(options):
     key = repr((options.source, options.limit, options.source_options))
     if key not in datasets:
       datasets.clear()  # first, because two data sets may not fit in memory
-      datasets[key] = data.load_data(options)
+      with contextlib.redirect_stderr(_NewLines(sys.stderr, lines_before)):
+        datasets[key] = data.load_data(options)
     return datasets[key]
 
   return load
+
+
+class _NewLines(io.TextIOBase):
+  """Writes each line that was not written before; bars, with \\r, at once."""
+
+  def __init__(self, stream: TextIO, lines_before: set[str]):
+    """stream: where it writes; lines_before: the lines so far, to which it adds."""
+    self._stream, self._lines_before = stream, lines_before
+    self._line_begun = ''
+
+  def isatty(self) -> bool:
+    return self._stream.isatty()
+
+  def write(self, text: str) -> int:
+    if '\r' in text:
+      return self._stream.write(text)
+    *lines, self._line_begun = (self._line_begun + text).split('\n')
+    for line in lines:
+      if line not in self._lines_before:
+        self._lines_before.add(line)
+        self._stream.write(f'{line}\n')
+    return len(text)
+
+  def flush(self) -> None:
+    self._stream.flush()
 
 
 def most_steps(

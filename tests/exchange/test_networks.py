@@ -3,6 +3,7 @@
 import ast
 import functools
 import importlib.util
+import json
 from typing import NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ import pytest
 from moon_jax import catalog, models
 from moon_jax.core import weights
 from moon_jax.core.types import Form, Outputs, Scale
-from moon_jax.data import example_forms
+from moon_jax.data import example_forms, texts
 from moon_jax.data.device_split import normalise
 from moon_jax.data.scale import grey_levels
 from moon_jax.exchange import networks, onnx_graph, pytorch
@@ -359,3 +360,43 @@ def lengths(name):
   if OTHER_EXAMPLES[name].model == 'gru':
     yield examples[:, :4]
     yield np.concatenate([examples, examples], 1)
+
+
+# --- texts ----------------------------------------------------------------------------
+
+VOCABULARY = ('[UNK]', 'a', 'b', 'é', ' ', 'ab', '##a', '##b', '北', ',', 'ba')
+TEXTS = ['ab, ÉBA', '', 'abba' * 5, '北ab\n!']
+
+
+def file_of_texts(tokenizer, folder):
+  """The Python file of a network of texts, with its weights beside it."""
+  description, facts, _ = computed_of_others('gru of words')
+  facts = facts._replace(words=VOCABULARY, tokenizer=tokenizer)
+  weights.write(
+    folder / 'x_weights.safetensors',
+    pytorch.state_dict(description, facts),
+    pytorch.metadata(facts),
+  )
+  path = folder / 'x.py'
+  text = pytorch.python_file(description, facts, 'x_weights.safetensors')
+  path.write_text(text, 'utf-8')
+  return path
+
+
+@pytest.mark.parametrize('tokenizer', ['characters', 'wordpiece'])
+def test_the_vocabulary_of_texts_goes_with_the_weights(tokenizer, tmp_path):
+  path = file_of_texts(tokenizer, tmp_path)
+  compile(path.read_text('utf-8'), 'x.py', 'exec')
+  assert max(map(len, path.read_text('utf-8').splitlines())) <= 88
+  _, metadata = weights.read(tmp_path / 'x_weights.safetensors')
+  assert tuple(json.loads(metadata['words'])) == VOCABULARY
+
+
+@pytest.mark.parametrize('tokenizer', ['characters', 'wordpiece'])
+def test_texts_are_read_as_in_training(tokenizer, tmp_path):
+  pytest.importorskip('torch', reason='no torch')
+  module = imported(file_of_texts(tokenizer, tmp_path))
+  vocabulary = texts.Vocabulary(tokenizer=tokenizer, words=VOCABULARY, length=7)
+  expected = texts.numbers_of(TEXTS, vocabulary)
+  assert module.read_texts(TEXTS).tolist() == expected.tolist()
+  assert module.main(TEXTS) == 0

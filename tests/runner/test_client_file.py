@@ -116,6 +116,9 @@ def test_a_file_that_is_not_of_this_state_is_refused(tmp_path):
     'round,number,a\n0,training_examples,1\n',
     'round,number,a\n0,training_examples,1\n0,test_examples,1,2\n',
     'round,number,a\n0,training_examples,1\n0,test_examples,many\n',
+    'round,number,a\n0,training_examples,1\n0,test_examples,inf\n',
+    # A chart has a line for each client with an accuracy in every round.
+    'round,number,a\n0,training_examples,1\n0,test_examples,1\n2,user_accuracy,\n',
     b'\xff\xfe',
   ],
 )

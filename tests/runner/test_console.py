@@ -112,7 +112,7 @@ def test_the_one_worst_user_with_a_name_is_named(tmp_path):
       names=names, training_examples=counts, test_examples=counts
     )
     with client_file.ClientFile(tmp_path, columns, tested_rounds=[]) as file:
-      file.add(1, {'user_accuracy': np.array(accuracy)[::-1]})
+      file.add(1, {'user_accuracy': 1 - np.array(accuracy)})
       file.add(2, {'user_accuracy': np.array(accuracy)})
     assert console._worst_user(tmp_path, summary) == name
 

@@ -13,7 +13,7 @@ from moon_jax.core.errors import UsageError
 from moon_jax.data.scale import numbers_of
 from moon_jax.metrics.classified import Classified
 from moon_jax.metrics.measuring import measure
-from moon_jax.runner import model_tests, round_records
+from moon_jax.runner import measures, round_records
 from tests.data import federations
 from tests.run_directories import TINY
 from tests.runner.test_own_tests import columns, config, counted
@@ -156,13 +156,13 @@ def test_own_models_from_the_disk_and_fine_tuned_ones(tmp_path, capsys):
 
 def test_models_of_clients_are_tested_a_few_at_a_time(tmp_path, monkeypatch):
   calls = []
-  measure_group = model_tests.tested_models
+  add_models = measures.RoundMeasures.add_models
 
-  def counting(score, measures):
+  def counting(round_measures, models, score):
     calls.append(score.logits.shape)
-    return measure_group(score, measures)
+    add_models(round_measures, models, score)
 
-  monkeypatch.setattr(model_tests, 'tested_models', counting)
+  monkeypatch.setattr(measures.RoundMeasures, 'add_models', counting)
   # Room for four of the six models: 300 test and 46 validation examples.
   monkeypatch.setattr(programs, 'MOST_LOGIT_BYTES', 4 * 4 * 350 * 10)
   changes = METRICS | {'algorithm': 'solo', 'data.validation': 0.15}

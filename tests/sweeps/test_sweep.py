@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import moon_jax
 from moon_jax import __main__, api, catalog, config
@@ -111,6 +112,8 @@ def test_the_sweep_tells_its_runs_and_ends_with_a_report(swept):
   for number, name in enumerate(RUNS, 1):
     assert f'[run {number} of 4' in swept.stdout
     assert f'] {name}\n' in swept.stdout
+  for line_start in ('devices', 'partition'):  # the same in all runs
+    assert swept.stdout.count(f'\n{line_start}: ') == 1
   assert (swept.folder / 'out/report/index.html').exists()
 
 
@@ -437,6 +440,22 @@ def test_each_run_of_a_sweep_has_its_own_data():
   assert len(dataset.train_labels) == 90
   assert len(smaller.train_labels) == 60
   assert same is smaller
+
+
+def test_lines_about_a_data_set_are_printed_once(tmp_path, capsys):
+  for folder in ('one', 'two'):
+    for row in range(16):
+      site, name = ('rural', 'city')[row // 8], ('cat', 'dog')[row % 2]
+      path = tmp_path / folder / site / name / f'{row}.png'
+      path.parent.mkdir(parents=True, exist_ok=True)
+      Image.fromarray(np.full((4, 4), row, np.uint8)).save(path)
+  load = running.caching_loader()
+  for folder in ('one', 'two', 'one'):
+    knobs = {'data.source': 'imagefolder', 'data.path': str(tmp_path / folder)}
+    load(DataOptions(config.validate(knobs | {'data.test_fraction': 0.5})))
+  stderr = capsys.readouterr().err
+  for folder in ('one', 'two'):
+    assert stderr.count(f"{folder}' is read as DOMAIN/CLASS/*") == 1
 
 
 @pytest.mark.slow
