@@ -110,6 +110,17 @@ def learn(
   return Vocabulary(tokenizer=options.tokenizer, words=words, length=length)
 
 
+def is_vocabulary(words: Sequence[str], form: Form) -> bool:
+  """Whether words that were read from a file can be those of examples of a form.
+
+  >>> form = Vocabulary('characters', (UNKNOWN, 'a'), length=5).form
+  >>> [is_vocabulary(words, form) for words in ([UNKNOWN, 'b'], ['a', 'b'], [UNKNOWN])]
+  [True, False, False]
+  """
+  are_different = len(set(words)) == len(words)
+  return are_different and words[0] == UNKNOWN and len(words) == form.vocabulary
+
+
 class InWords(NamedTuple):
   """A data set of words that were texts.
 

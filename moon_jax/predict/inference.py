@@ -457,6 +457,11 @@ def _config_and_network(
     )
   if not example_forms.is_valid(form, shape):
     raise NoCheckpointError(f'{config_file} is damaged: {tuple(form)} is no form.')
+  words = images.get('words', ())
+  if words and not texts.is_vocabulary(words, form):
+    raise NoCheckpointError(
+      f'{config_file} is damaged: its words are no vocabulary of {form.vocabulary}.'
+    )
   scale = _scale(images)
   if scale and not is_valid_scale(scale):
     raise NoCheckpointError(f'{config_file} is damaged: {tuple(scale)} is no scale.')

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 import tracemalloc
@@ -12,7 +13,7 @@ import pytest
 import moon_jax
 from moon_jax.building import data as building_data
 from moon_jax.core import machine_memory
-from moon_jax.core.errors import ExitCode, KnobError, UsageError
+from moon_jax.core.errors import ExitCode, KnobError, NoCheckpointError, UsageError
 from moon_jax.data import client_tests, sources, texts
 from moon_jax.data.data_errors import DataError
 from moon_jax.predict.command import main as predict
@@ -453,6 +454,17 @@ def test_a_run_keeps_its_vocabulary_for_predictions(run, tmp_path, capsys):
   assert {f'{float(row["probability of good"]):.5f}' for row in rows} <= possible
   del labels
   capsys.readouterr()
+
+
+def test_a_forged_vocabulary_is_one_line(run, tmp_path):
+  saved = json.loads((run / 'config.json').read_text())
+  words = saved['images']['words']
+  shutil.copytree(run, tmp_path / 'run')
+  for forged in (words[1:], ['a', *words[1:]], [*words[:-1], words[1]]):
+    saved['images']['words'] = forged
+    (tmp_path / 'run/config.json').write_text(json.dumps(saved))
+    with refused(NoCheckpointError, 'its words are no vocabulary of'):
+      moon_jax.load(tmp_path / 'run')
 
 
 def test_a_model_of_numbers_takes_no_texts(run, tmp_path):
