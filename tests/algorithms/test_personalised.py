@@ -237,6 +237,7 @@ def test_the_global_track_of_apfl_is_fedavg(alpha, adaptive):
     assert world.largest_difference(v, first) == 0
 
 
+@pytest.mark.slow
 def test_apfl_with_alpha_1_is_solo():
   _, history = run(world.make('apfl', alpha=1.0, adaptive=False))
   _, solo = run(world.make('solo'))
@@ -244,6 +245,7 @@ def test_apfl_with_alpha_1_is_solo():
   assert world.largest_difference(v, solo[-1][0].clients) < 1e-6
 
 
+@pytest.mark.slow
 def test_fedrep_without_head_is_fedavg():
   _, history = run(fedrep.with_head(frozenset(), head_epochs=1))
   _, plain = usual_run('fedavg')
@@ -268,6 +270,7 @@ def test_pfedme_without_a_pull_or_a_step_stays_where_it_is(knob):
   assert world.largest_difference(state.server.variables, world.variables()) < 1e-7
 
 
+@pytest.mark.slow
 def test_per_fedavg_without_an_inner_step_is_fedavg_on_the_second_batch():
   plans, history = run(with_knobs('per_fedavg', {'alpha': 0.0, 'hessian': 'none'}))
   fedavg = world.make('fedavg')

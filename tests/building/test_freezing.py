@@ -39,7 +39,10 @@ WAYS = {
   'median': {},
   'solo': {},
 }
-SLOW = ('apfl', 'feddyn', 'fednova', 'median', 'solo', 'moon', 'fedprox')
+SLOW = (
+  *('apfl', 'fedavg', 'feddyn', 'fednova', 'fedper', 'fedprox', 'median', 'moon'),
+  *('scaffold', 'solo'),
+)
 
 
 def trained(folder, changes):

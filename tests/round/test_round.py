@@ -270,7 +270,6 @@ def test_no_client_copies_the_memories_of_all(algorithm, options, num_lanes):
 
 FEATURES = {'similarity_on': 'features', 'num_previous': 2, 'represent_once': False}
 OPTIONS = [
-  ('fedavg', {'model': 'moon_cnn'}),
   ('moon', {'negative': 'init', **FEATURES}),
   ('sa_moon', {'scope': 'server', 'acceptance': 'temperatures'}),
   ('dco_moon', {'initial': 'mu'}),
@@ -286,7 +285,7 @@ MORE_OPTIONS = [
   ('moon', {'model': 'moon_cnn'}),
   ('moon', {'represent_once': False}),
   ('moon', {'negative': 'global', 'num_previous': 3}),
-  *(('sa_moon', {name: value}) for name, value in OPTIONS[2][1].items()),
+  *(('sa_moon', {name: value}) for name, value in OPTIONS[1][1].items()),
 ]
 
 

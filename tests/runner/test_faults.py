@@ -504,7 +504,7 @@ def test_no_process_ends_before_the_state_is_on_the_disk(tmp_path, monkeypatch):
   assert is_saved_at_check == [True]
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize('number', few([signal.SIGTERM], [signal.SIGINT]))
 def test_a_signal_at_the_line_of_the_last_round(
   number, tmp_path, monkeypatch, undisturbed
 ):
