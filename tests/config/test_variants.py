@@ -55,7 +55,8 @@ def options_of(choice):
 def with_every_option(choices):
   """Some of the variants that between them have all options that any of these has."""
   options = {choice: options_of(choice) for choice in choices}
-  missing, chosen = set().union(*options.values()), []
+  missing = {option for of_choice in options.values() for option in of_choice}
+  chosen = []
   while missing:
     best = max(choices, key=lambda choice: len(options[choice] & missing))
     missing -= options[best]
