@@ -275,7 +275,7 @@ def least_median_most(reports):
   return [f'{f(ratios):.2f}' for f in (np.min, np.median, np.max)]
 
 
-def test_each_figure_of_the_page_is_in_its_kept_file():
+def test_each_figure_of_the_table_is_in_its_kept_file():
   page = (ROOT / 'docs/performance.md').read_text()
   bars = {case.name: case.bar for case in against_pytorch.cases('', quick=False)}
   rows = [

@@ -46,7 +46,7 @@ _FUNCTIONS = (
   'product',
 )
 _FLAGS = ('-std=c++17', '-O3', '-march=native', '-fPIC', '-shared', '-w')
-_SECONDS = 60  # time limit of the compiler, which takes three seconds
+_SECONDS = 60  # time limit of the compiler, which takes five seconds
 _cache_folder: pathlib.Path | None = None
 
 

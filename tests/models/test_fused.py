@@ -93,7 +93,7 @@ def test_values_and_gradients(shape, padding, fused):
 
 
 def test_lanes_of_their_own_weights_and_with_common_images(fused):
-  x, kernel, bias = arrays(2, 8, 4, 3, 5)
+  x, kernel, bias = arrays(2, 8, 4, 5, 5)
   of_lanes = functools.partial(values_and_gradients, (fused, in_turn), NONE)
   images = np.stack([x, -x])
   kernels, biases = np.stack([kernel, 2 * kernel]), np.stack([bias, bias])

@@ -134,7 +134,7 @@ struct Group {
 // Of a pooled square the largest of its outputs, and after ReLU the sum with the bias.
 inline __attribute__((always_inline)) void Pool(
     const Shape& s, const Group& group, const Vector (&outputs)[kPlaces][kParts],
-          int64_t feature, int64_t row, int64_t column) {
+    int64_t feature, int64_t row, int64_t column) {
   float values[kGroup];
   int8_t places[kGroup];
   for (int part = 0; part < kParts; ++part) {
@@ -184,9 +184,11 @@ void Direct(const Shape& s, const Group& group, const int32_t* offsets,
 }
 
 // Winograd's algorithm along the rows, for kernels of kFive columns: kTile neighbouring
-// outputs are polynomials of degree 4 and 4 + kTile - 1, multiplied at kTile + 3 points
-// and at infinity, in place of 5 kTile products (Lavin and Gray, arXiv:1509.09308). The
-// rows of the kernel and the channels are summed up at the points.
+// outputs take kTile + 4 products in place of 5 kTile. It is the transpose of multiplying
+// polynomials of degrees 4 and kTile - 1 at kTile + 3 points and at infinity (Lavin and
+// Gray, arXiv:1509.09308). The rows of the kernel and the channels are summed up at the
+// points. A divisor is the product of a point's differences from the other points (in the
+// tile of four, OfPixels has the sign of that at 0).
 constexpr int kFive = 5;
 
 template <int kTile>

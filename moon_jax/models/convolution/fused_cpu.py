@@ -24,9 +24,10 @@ def convolve_pool_relu(
   """ReLU of the largest of each 2x2 outputs of a convolution of stride 1, and a bias.
 
   The gradient goes to the first of the largest. If the kernel has five columns, the
-  outputs are computed by Winograd's algorithm: those of equal windows may differ by
-  rounding, and what is no number reaches one square more, beside those whose windows
-  have it.
+  outputs are computed by Winograd's algorithm. Then those of equal windows may differ
+  by rounding; the rounding error is relative to the largest pixel of eight columns, not
+  of an output's own five, and a window of zeros need not give exactly 0; what is no
+  number reaches one square more in each row, beside those whose windows have it.
 
   Args:
     x: [Cin, H, W, B] float32.
