@@ -19,8 +19,9 @@ from moon_jax.report.models import Model
 from moon_jax.report.naming import titled
 from moon_jax.report.results import Row, cells_of
 from moon_jax.report.runs import Note, Run
+from moon_jax.report.statistics import PairedDifference
 from moon_jax.report.tables import Column, Table
-from moon_jax.report.traces import last
+from moon_jax.report.traces import last, model_of_clients
 from moon_jax.runner import client_file, plots
 from moon_jax.runner.client_file import Clients
 
@@ -113,6 +114,53 @@ def _are_alike(one: Clients, other: Clients) -> bool:
     and np.array_equal(one.training_examples, other.training_examples, equal_nan=True)
     and np.array_equal(one.test_examples, other.test_examples)
   )
+
+
+def difference_over_clients(
+  run: Run, other: Run, note: Note
+) -> PairedDifference | None:
+  """The accuracy of a run's clients minus that of another's, paired by client.
+
+  Each accuracy is of the client's own tests in the last round, of the model that the
+  client would use.
+
+  Args:
+    run: a run.
+    other: another run.
+    note: called with a line for what cannot be read.
+
+  Returns:
+    The difference over the clients that both runs have tested; None if these are not
+    the same clients, or if there are none.
+  """
+  measured, other_measured = _read(run, note), _read(other, note)
+  if measured is None or other_measured is None:
+    return None
+  clients = _tested_clients(measured)
+  other_clients = _tested_clients(other_measured)
+  in_both = clients.index.intersection(other_clients.index)
+  sizes = clients.loc[in_both, 'test_examples']
+  if in_both.empty or not sizes.equals(other_clients.loc[in_both, 'test_examples']):
+    return None
+  # Numbers name the same clients only if the data were divided equally.
+  if not run.client_names():
+    class_counts = run.class_counts()
+    if class_counts is None or not np.array_equal(class_counts, other.class_counts()):
+      return None
+  return statistics.paired_difference(clients['accuracy'], other_clients['accuracy'])
+
+
+def _tested_clients(measured: _Measured) -> pd.DataFrame:
+  """Name -> number of test examples and last accuracy, of the clients that have one."""
+  clients = measured.clients
+  column = f'{model_of_clients(measured.run)}_accuracy'
+  no_accuracies = np.full((1, len(clients.names)), np.nan)
+  accuracies = clients.numbers.get(column, no_accuracies)[-1]
+  table = pd.DataFrame(
+    {'test_examples': clients.test_examples, 'accuracy': accuracies},
+    index=list(clients.names),
+  )
+  return table.dropna()
 
 
 class _Comparable(NamedTuple):

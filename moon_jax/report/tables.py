@@ -343,6 +343,10 @@ _FINAL = (
   _percent('best_accuracy', 'best accuracy, %'),
   BEST_BY,
 )
+_CLIENT_MEAN = _percent(traces.CLIENT_MEAN, CLIENT_MEAN.heading)
+DIFFERENCE_TO_FIRST = percent_estimate(
+  'difference_to_first', 'own tests - first run, points', '+.2f'
+)
 _SPEED = (
   Column('seconds', 'seconds', '.1f'),
   Column('samples_per_second', 'samples/s', ',.0f'),
@@ -376,13 +380,32 @@ def runs(rows: Sequence[Row], varying: Sequence[str]) -> Table:
 
 
 def compared(rows: Sequence[Row], target: str) -> Table:
-  """A few runs side by side, with the costs of reaching the target."""
+  """A few runs side by side, with the costs of reaching the target.
+
+  The mean over clients' own tests comes first, if a run has it.
+  """
+  own_tests = [
+    column
+    for column in (_CLIENT_MEAN, DIFFERENCE_TO_FIRST)
+    if any(column.cell(row) is not None for row in rows)
+  ]
+  captions = [f'target: {target}, in the same setting']
+  if own_tests:
+    captions += [
+      f'{_CLIENT_MEAN.heading}: each client tests the model that it would use, its '
+      'own, else the fine-tuned, else the global one, on its own test examples',
+      f'{DIFFERENCE_TO_FIRST.heading}: paired by client, mean ± sample standard '
+      'deviation over the clients that both runs have tested',
+      'the other accuracies are on the whole test set: of the global model, or without '
+      "one the mean over the clients' models",
+    ]
   return Table(
     name='compared',
     title='Runs',
-    caption=f'target: {target}, in the same setting',
+    caption='\n'.join(captions),
     columns=(
       *_RUN,
+      *own_tests,
       *_FINAL,
       _percent('mean_of_last_5', 'last 5, %'),
       _percent('target', 'target, %'),

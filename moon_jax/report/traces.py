@@ -9,15 +9,15 @@ from moon_jax.catalog import Metric, Part
 from moon_jax.report.runs import Run
 
 ACCURACY, VALIDATION = 'test_accuracy', 'validation_accuracy'
-# The mean over clients' own tests of the model that a client would use: the first that
-# a run has tested.
+# The mean over clients' own tests of the model that a client would use; see
+# `model_of_clients`.
 CLIENT_MEAN = 'client_accuracy_mean'
 CLIENT_MEAN_METRIC = Metric("Mean over clients' own tests", 'accuracy, %', 100.0)
 _TESTED_BY_CLIENTS = (
-  'personal_accuracy_mean',
-  'tuned_accuracy_mean',
-  'local_accuracy_mean',
-  'user_accuracy_mean',
+  'personal',
+  'tuned',
+  'local',
+  'user',
 )
 GENERAL = {
   ACCURACY: Metric('Test accuracy', 'test accuracy, %', 100.0),
@@ -139,13 +139,23 @@ def last_accuracy(run: Run) -> float | None:
   return last(run.metric(ACCURACY))
 
 
+def model_of_clients(run: Run) -> str | None:
+  """The model that a client would use: the first one that clients' own tests are of.
+
+  Returns:
+    The beginning of its columns: 'personal' for the client's own model, 'tuned' for the
+    fine-tuned one, 'local' or 'user' for the global one; None if clients have no tests
+    of their own.
+  """
+  for model in _TESTED_BY_CLIENTS:
+    if len(run.metric(f'{model}_accuracy_mean')):
+      return model
+  return None
+
+
 def last_client_mean(run: Run) -> float | None:
   """`CLIENT_MEAN` in the last test; None if clients have no tests of their own."""
-  for column in _TESTED_BY_CLIENTS:
-    accuracies = run.metric(column)
-    if len(accuracies):
-      return last(accuracies)
-  return None
+  return last(run.metric(f'{model_of_clients(run)}_accuracy_mean'))
 
 
 def has_global_model(run: Run) -> bool:

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from moon_jax.report import (
   charts,
+  command,
+  compare,
   features,
   groups,
   interactive,
@@ -278,6 +280,46 @@ def test_the_report_equals_the_records(
         ('lowest_model', 'test_accuracy_worst'),
       ):
         check_estimate(row, key, [line[column] for line in lines])
+
+
+def test_compare_begins_with_the_clients_own_tests(tmp_path):
+  names = [f'site {number}' for number in range(5)]
+  paths = []
+  for seed, algorithm in enumerate(('fedavg', 'fedper', 'ditto')):
+    paths.append(tmp_path / algorithm)
+    write_run(paths[-1], [0.9], NATURAL, f'--config.algorithm={algorithm}')
+    rng = np.random.default_rng(seed)
+    write_clients(paths[-1], COLUMNS[algorithm], names, rng, num_rounds=1)
+
+  def compared(*run_paths):
+    request = command.parse(['compare', *map(str, run_paths)])
+    return compare.table(request, print)
+
+  table = compared(*paths)
+  assert [column.heading for column in table.columns][2:6] == [
+    "mean over clients' own tests, %",
+    'own tests - first run, points',
+    'rounds',
+    'final accuracy, %',
+  ]
+  assert "without one the mean over the clients' models" in table.caption
+  accuracies = [
+    last_of_each(paths[0], 'user_accuracy'),
+    last_of_each(paths[1], 'personal_accuracy'),
+    last_of_each(paths[2], 'personal_accuracy'),
+  ]
+  for row, by_client in zip(table.rows, accuracies, strict=True):
+    mean = statistics.fmean(by_client.values())
+    assert row['client_accuracy_mean'] == pytest.approx(mean)
+  for row, by_client in zip(table.rows[1:], accuracies[1:], strict=True):
+    differences = [by_client[name] - accuracies[0][name] for name in names]
+    check_estimate(row, 'difference_to_first', differences)
+  # Numbered clients of another division of the data make no pairs.
+  np.savez(paths[1] / 'partition.npz', class_counts=np.ones((4, 3), int))
+  assert 'difference_to_first' not in str(compared(*paths[:2]).columns)
+  # Without clients that are tested, there is no such column and no such sentence.
+  plain = compared(write_run(tmp_path / 'plain', [0.5]))
+  assert 'own tests' not in f'{plain.columns}{plain.caption}'
 
 
 # --- a few runs -----------------------------------------------------------------------
