@@ -151,10 +151,13 @@ def _decode(request, data_dir, prepare, announce):
       f'{name!r} has no split {min(missing_splits)!r}; it has {[*info.splits]}.'
     )
   _prepare(name, builder)
-  with one_line(f'cannot read {info.data_dir}; delete it and prepare it again'):
-    are_usual_pictures = chosen.are_pictures and reading == Reading()
-    if announce and not client and are_usual_pictures:
-      announce(_without_pixels(builder, chosen))
+  are_usual_pictures = chosen.are_pictures and reading == Reading()
+  remedy = f'cannot read {info.data_dir}; delete it and prepare it again'
+  if announce and not client and are_usual_pictures:
+    with one_line(remedy):
+      known_before = _without_pixels(builder, chosen)
+    announce(known_before)
+  with one_line(remedy):
     train = _read_split(builder, 'train', chosen, client)
     test = _read_split(builder, 'test', chosen, client)
   label = chosen.label_kind

@@ -97,10 +97,10 @@ class CompilerAhead:
     self._thread.start()
 
   def _compile(self, dataset: Dataset) -> None:
-    # Imported here: only now is JAX loaded.
-    from moon_jax.runner import compiled_ahead
-
     try:
+      # Imported here: only now is JAX loaded.
+      from moon_jax.runner import compiled_ahead
+
       self._compiled = compiled_ahead.compile_ahead(
         self._config, dataset, self._min_steps, self._is_cancelled
       )

@@ -38,6 +38,14 @@ _SIZES = ('training_examples', 'test_examples')
 _GZIP = 31  # of zlib: with gzip's header, which has no time
 _BLOCK_BYTES = 2**16
 _MOST_BYTES = 2**29  # of the text, in a file that anyone may have written
+# The columns that every tested round has if one has; others are metrics.
+ACCURACIES = (
+  'test_accuracy',
+  'user_accuracy',
+  'local_accuracy',
+  'tuned_accuracy',
+  'personal_accuracy',
+)
 
 
 class Columns(NamedTuple):
@@ -220,9 +228,9 @@ def read(workdir: pathlib.Path) -> Clients | None:
       for column, by_round in rows.items()
     }
     for column, by_round in numbers.items():
-      # A metric may be undefined; an accuracy has a number of the same clients always.
-      is_accuracy = column.endswith('_accuracy')
-      if is_accuracy and np.isnan(by_round).any(axis=0).all():
+      # A metric may be undefined, or new in a run that goes on; an accuracy has a
+      # number of the same clients always.
+      if column in ACCURACIES and np.isnan(by_round).any(axis=0).all():
         raise ValueError(f'no client has a number {column!r} in every round')
     return Clients(
       names=names,

@@ -170,8 +170,9 @@ class RoundMeasures:
       score: their results, as numpy, with logits.
     """
     labels = [self._measures.labels_of_clients[position] for position in positions]
+    # Copied, because a part would keep the whole, with its filler, while it waits.
     logits = [
-      of_client[: len(of_labels)]
+      of_client[: len(of_labels)].copy()
       for of_client, of_labels in zip(score.logits, labels, strict=True)
     ]
     num_tested = len(self._measures.labels_of_clients)

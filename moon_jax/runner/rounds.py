@@ -452,7 +452,8 @@ class Rounds:
     """The round with its records and metrics, which the host computes."""
     tested = results.tested
     if results.measures:
-      tested = tested._replace(measured=results.measures.finished())
+      with activity.doing(f'computing metrics of round {dispatched.index + 1}'):
+        tested = tested._replace(measured=results.measures.finished())
     client_numbers = {}
     if tested and self._tested_clients:
       client_numbers = client_records.accuracies(

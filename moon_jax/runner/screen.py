@@ -33,7 +33,9 @@ class Screen:
   """
 
   def __init__(
-    self, terminal: Terminal | None = None, lines_of_sweep: set[str] | None = None
+    self,
+    terminal: Terminal | None = None,
+    lines_of_sweep: dict[str, str] | None = None,
   ):
     """Prints nothing yet.
 
@@ -41,7 +43,7 @@ class Screen:
       terminal: where it prints; None: standard output.
       lines_of_sweep: see `start.run`.
     """
-    self._lines_before = set() if lines_of_sweep is None else lines_of_sweep
+    self._lines_of_sweep = {} if lines_of_sweep is None else lines_of_sweep
     self._terminal = terminal or Terminal(
       highlight=False,
       soft_wrap=True,
@@ -76,9 +78,14 @@ class Screen:
     self._ended = threading.Event()
 
   def say_once(self, line: str) -> None:
-    """Prints a line, unless an earlier run of the sweep has printed the same."""
-    if line not in self._lines_before:
-      self._lines_before.add(line)
+    """Prints a line, unless the sweep's last line of its kind says the same.
+
+    Args:
+      line: its kind is what stands before the first colon, as in 'model: ...'.
+    """
+    kind = line.partition(':')[0]
+    if self._lines_of_sweep.get(kind) != line:
+      self._lines_of_sweep[kind] = line
       self.say(line)
 
   def say(self, text: str, end: str = '\n') -> None:

@@ -9,6 +9,8 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from moon_jax import catalog
+from moon_jax import config as config_lib
 from moon_jax.building.data import DataOptions, load_data, prepare
 from moon_jax.config.cli import Request
 from moon_jax.core.errors import ExitCode
@@ -29,7 +31,7 @@ def run(
   min_steps: int = 0,
   may_compile_ahead: bool = False,
   describe_sweep: Callable[[float], str] | None = None,
-  lines_of_sweep: set[str] | None = None,
+  lines_of_sweep: dict[str, str] | None = None,
 ) -> ExitCode:
   """Runs an experiment to its end, from its newest checkpoint if it has one.
 
@@ -44,9 +46,9 @@ def run(
       not know settings of JAX that hold in the caller's thread only.
     describe_sweep: seconds that this run takes -> a line about the sweep that begins
       with it; None without one.
-    lines_of_sweep: the lines about devices, data and network that earlier runs of a
-      sweep have printed; they are not printed again, and new ones are added. None
-      without a sweep.
+    lines_of_sweep: kind of line, such as 'model' -> the last line about devices, data
+      or network that a run of the sweep has printed; it is printed again only if it
+      changes. None without a sweep.
 
   Returns:
     ExitCode.DONE.
@@ -78,6 +80,8 @@ def run(
       if may_compile_ahead:
         ahead = CompilerAhead(config, claim_devices, min_steps)
         load = ahead.load
+      if catalog.registered_parts(config_lib.flatten(config)):
+        claim_devices()  # a user's data or partition may use JAX
       with hosts.failing_together():
         prepared = prepare(config, load)
       claim_devices()

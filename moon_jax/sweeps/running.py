@@ -228,7 +228,7 @@ def run_here(
   if not unfinished:
     return []
   errors: list[RunError] = []
-  lines_of_sweep: set[str] = set()
+  lines_of_sweep: dict[str, str] = {}
   load = load or caching_loader()
   begin = time.monotonic()
 
@@ -320,8 +320,10 @@ def caching_loader() -> Callable[[data.DataOptions], Dataset]:
     key = repr((options.source, options.limit, options.source_options))
     if key not in datasets:
       datasets.clear()  # first, because two data sets may not fit in memory
-      with contextlib.redirect_stderr(_NewLines(sys.stderr, lines_before)):
+      new_lines = _NewLines(sys.stderr, lines_before)
+      with contextlib.redirect_stderr(new_lines):
         datasets[key] = data.load_data(options)
+      new_lines.write_everything()
     return datasets[key]
 
   return load
@@ -334,12 +336,19 @@ class _NewLines(io.TextIOBase):
     """stream: where it writes; lines_before: the lines so far, to which it adds."""
     self._stream, self._lines_before = stream, lines_before
     self._line_begun = ''
+    self._writes_everything = False
+
+  def write_everything(self) -> None:
+    """From now on writes all lines; whoever logs may keep this stream."""
+    self._stream.write(self._line_begun)
+    self._line_begun = ''
+    self._writes_everything = True
 
   def isatty(self) -> bool:
     return self._stream.isatty()
 
   def write(self, text: str) -> int:
-    if '\r' in text:
+    if '\r' in text or self._writes_everything:
       return self._stream.write(text)
     *lines, self._line_begun = (self._line_begun + text).split('\n')
     for line in lines:

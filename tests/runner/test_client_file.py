@@ -130,6 +130,20 @@ def test_other_content_is_one_line(tmp_path, text):
     client_file.read(tmp_path)
 
 
+def test_a_metric_may_be_new_in_a_later_round_and_undefined(tmp_path):
+  head = 'round,number,a\n0,training_examples,1\n0,test_examples,1\n'
+  rounds = (
+    head,
+    '1,local_accuracy,0.5\n',
+    '2,local_accuracy,0.5\n2,local_balanced_accuracy,0.4\n2,rare_accuracy,\n',
+  )
+  members = [gzip.compress(text.encode()) for text in rounds]
+  (tmp_path / CLIENTS).write_bytes(b''.join(members))
+  numbers = client_file.read(tmp_path).numbers
+  np.testing.assert_array_equal(numbers['local_balanced_accuracy'], [[np.nan], [0.4]])
+  assert np.isnan(numbers['rare_accuracy']).all()
+
+
 def test_a_round_that_grows_beyond_all_measure_is_not_unpacked(tmp_path, monkeypatch):
   monkeypatch.setattr(client_file.files, 'MOST_TEXT_BYTES', 10_000)
   (tmp_path / CLIENTS).write_bytes(gzip.compress(bytes(10**6)))
