@@ -1,6 +1,6 @@
 """The numbers of each run, and of each series over its finished runs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -174,8 +174,9 @@ class Result(NamedTuple):
   Attributes:
     series: the series.
     runs: a row of each run.
-    row: row of the series: estimates over its runs; the difference of the final
-      accuracy to FedAvg's, paired by sample and rounds; the first round in which the
+    row: row of the series: estimates over its runs; the differences to FedAvg of the
+      final accuracy and of the mean over clients' own tests, paired by sample and
+      rounds; the first round in which the
       mean over runs reaches the target, and the fraction of FedAvg's rounds that this
       saves.
   """
@@ -253,21 +254,25 @@ def _round_of_the_mean(series: Series, target: float | None) -> int | None:
 
 
 def _difference_to(series: Series, baseline: Series) -> Row:
-  """The paired difference of the final accuracies."""
-  difference = statistics.paired_difference(
-    _final_accuracies(series), _final_accuracies(baseline)
-  )
-  return {
-    **cells_of('difference_to_fedavg', difference.estimate),
-    'pairs': difference.estimate.n or None,
-    'p_value': difference.p_value,
-  }
+  """The paired differences of the final accuracies and of clients' own tests.
+
+  The keys of the second difference begin with 'client_'.
+  """
+  row: dict[str, Any] = {}
+  for beginning, accuracy in (('', last_accuracy), ('client_', last_client_mean)):
+    difference = statistics.paired_difference(
+      _by_sample(series, accuracy), _by_sample(baseline, accuracy)
+    )
+    row.update(cells_of(f'{beginning}difference_to_fedavg', difference.estimate))
+    row[f'{beginning}pairs'] = difference.estimate.n or None
+    row[f'{beginning}p_value'] = difference.p_value
+  return row
 
 
-def _final_accuracies(series: Series) -> pd.Series:
-  """Last accuracy by sample and last test."""
-  accuracies = map(last_accuracy, series.finished.values())
-  return pd.Series(list(accuracies), sample_names(series), dtype=float)
+def _by_sample(series: Series, accuracy: Callable[[Run], float | None]) -> pd.Series:
+  """An accuracy by sample and last test, of the runs that have it."""
+  accuracies = map(accuracy, series.finished.values())
+  return pd.Series(list(accuracies), sample_names(series), dtype=float).dropna()
 
 
 def sample_names(series: Series) -> list[str]:

@@ -56,7 +56,7 @@ class Column(NamedTuple):
       return str(cell)
     if row.get(self.key + AT_CHANCE):
       return 'at chance'
-    if self.key == 'p_value' and cell < 1e-4:
+    if self.key.endswith('p_value') and cell < 1e-4:
       return '<0.0001'
     text = f'{cell * self.scale:{self.number_format}}'
     std = row.get(f'{self.key}_std')
@@ -154,6 +154,13 @@ def _by_series(name: str, title: str, caption: str, columns: Sequence[Column]) -
 
 BEST_BY = Column('best_by', 'best by')
 CLIENT_MEAN = percent_estimate(traces.CLIENT_MEAN, "mean over clients' own tests, %")
+# The difference of this mean to FedAvg's.
+_CLIENT_DIFFERENCE = (
+  percent_estimate('client_difference_to_fedavg', 'own tests - FedAvg, points', '+.2f'),
+  Column('client_pairs', 'own tests: pairs'),
+  Column('client_p_value', 'own tests: p', '.4f'),
+)
+_OF_CLIENT_TESTS = (CLIENT_MEAN, *_CLIENT_DIFFERENCE)
 # What captions add where it applies.
 OF_CLIENTS_MODELS = (
   'Of algorithms without a global model, numbers on the test set are means over the '
@@ -165,10 +172,15 @@ OF_CLIENT_MEAN = (
   'have a global model are those of the global model (of Ditto, too). For each client '
   'see Clients.'
 )
+OF_CLIENT_DIFFERENCE = (
+  '"own tests - FedAvg" is the difference of this mean, to compare methods by. "final '
+  '- FedAvg" is that of the final accuracy, about 0 with Ditto, whose global model is '
+  "FedAvg's."
+)
 ACCURACY = _by_series(
   name='accuracy',
   title='Accuracy',
-  caption='Mean ± sample standard deviation over the n finished runs of a series. The '
+  caption='Mean ± sample standard deviation over the n finished runs of a series. A '
   'difference to FedAvg is the mean over the seeds that both have, with equally many '
   'rounds; p is the p-value of a two-sided paired t-test, and - with fewer than two '
   'pairs, or if all differences are equal. '
@@ -179,7 +191,7 @@ ACCURACY = _by_series(
     Column('n', 'n'),
     Column('rounds', 'rounds'),
     percent_estimate('final_accuracy', 'final accuracy, %'),
-    CLIENT_MEAN,
+    *_OF_CLIENT_TESTS,
     percent_estimate('best_accuracy', 'best accuracy, %'),
     BEST_BY,
     percent_estimate('mean_of_last_5', 'mean of last 5 tests, %'),
@@ -293,7 +305,7 @@ def results(series_results: Sequence[Result], target: str) -> list[Table]:
 def _explained(kind: Table, rows: Sequence[Row]) -> Table:
   """A table whose caption says which models its accuracies are of.
 
-  The column of clients' own tests stays if a row has a number there.
+  The columns of clients' own tests stay if a row has a number there.
   """
   if kind.name == OWN_MODELS.name:
     return kind
@@ -303,9 +315,9 @@ def _explained(kind: Table, rows: Sequence[Row]) -> Table:
   columns = kind.columns
   if CLIENT_MEAN in columns:
     if any(row[f'{CLIENT_MEAN.key}_n'] for row in rows):
-      caption += f' {OF_CLIENT_MEAN}'
+      caption += f' {OF_CLIENT_MEAN} {OF_CLIENT_DIFFERENCE}'
     else:
-      columns = [column for column in columns if column != CLIENT_MEAN]
+      columns = [column for column in columns if column not in _OF_CLIENT_TESTS]
   return kind._replace(caption=caption, columns=columns)
 
 

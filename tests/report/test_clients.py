@@ -92,6 +92,19 @@ def check_best(row, lines_of_runs):
   check_estimate(row, 'best_accuracy', bests)
 
 
+def check_differences(row, column, lines, fedavg_lines):
+  """Both differences to FedAvg are paired by seed."""
+  pairs = list(zip(lines, fedavg_lines, strict=True))
+  finals = [ours['test_accuracy'] - theirs['test_accuracy'] for ours, theirs in pairs]
+  check_estimate(row, 'difference_to_fedavg', finals)
+  own_tests = [
+    ours[f'{column}_accuracy_mean'] - theirs['user_accuracy_mean']
+    for ours, theirs in pairs
+  ]
+  check_estimate(row, 'client_difference_to_fedavg', own_tests)
+  assert row['client_pairs'] == len(pairs)
+
+
 def check_target(report, title, lines_of_runs, times_of_runs):
   """Rounds, MB and seconds to 50 %, of the runs that reach it."""
   rounds, megabytes, seconds = [], [], []
@@ -154,6 +167,19 @@ def test_first_tables_have_the_clients_own_tests(tmp_path):
 
       edit_lines(path / 'metrics.jsonl', add)
   report = Collected(tmp_path)
+  accuracy = report.table('accuracy')
+  headings = [column.heading for column in accuracy.columns]
+  after_mean = headings.index("mean over clients' own tests, %") + 1
+  assert headings[after_mean : after_mean + 3] == [
+    'own tests - FedAvg, points',
+    'own tests: pairs',
+    'own tests: p',
+  ]
+  # 95 - 80 on clients' own tests, 60 - 90 on the test set.
+  fedper = dict(zip(headings, accuracy.texts()[1], strict=True))
+  assert fedper['own tests - FedAvg, points'] == '+15.00 ± 0.00'
+  assert fedper['own tests: pairs'] == '2'
+  assert fedper['final - FedAvg, points'] == '-30.00 ± 0.00'
   paper = report.table('paper')
   assert [column.heading for column in paper.columns] == [
     'method',
@@ -221,6 +247,8 @@ def test_the_report_equals_the_records(
       column = 'user' if algorithm == 'fedavg' else 'personal'
       numbers = [line[f'{column}_accuracy_mean'] for line in lines]
       check_estimate(row, 'client_accuracy_mean', numbers)
+      if algorithm != 'fedavg' and 'fedavg' in last_lines:
+        check_differences(row, column, lines, last_lines['fedavg'])
       all_lines = [read_lines(path / 'metrics.jsonl') for path in paths[algorithm]]
       all_times = [read_lines(path / 'timings.jsonl') for path in paths[algorithm]]
       check_best(row, all_lines)
