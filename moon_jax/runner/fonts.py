@@ -120,7 +120,8 @@ class _Notice:
     more = ', ...' if len(letters) > _MOST_NAMED else ''
     print(
       'Pictures have boxes in place of letters that no installed font has, such as '
-      f'{named}{more}; a font such as Noto Sans may have them.',
+      f'{named}{more}; install a font that has them (on Debian: '
+      'apt install fonts-noto-cjk fonts-noto-core).',
       file=sys.stderr,
     )
 

@@ -80,6 +80,7 @@ def test_letters_that_no_font_has_are_one_line(tmp_path, fresh, capsys):
     draw(tmp_path, NAMES)
   out, err = capsys.readouterr()
   (line,) = err.splitlines()
+  assert 'apt install fonts-noto-cjk' in line
   assert 'U+1F426' in line or '鸟 (U+9E1F)' in line or 'U+0915' in line
   assert out == ''
   for name in ('partition.png', 'm.png', 'm.pdf'):
