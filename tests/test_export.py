@@ -256,6 +256,10 @@ def test_a_picture_is_read_as_in_training(two_rounds, tmp_path):
   levels = np.random.default_rng(0).integers(0, 256, (8, 8), np.uint8)
   Image.fromarray(levels).save(tmp_path / 'picture.png')
   expected = model.predict(levels[None] * (16 / 255)).logits[0]
+  words = [sys.executable, '-I', '-S', 'model.py', 'picture.png']  # without packages
+  process = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+  needs = 'model.py needs: pip install torch safetensors pillow\n'
+  assert (process.returncode, process.stderr) == (2, needs)
   pytest.importorskip('torch', reason='no torch')
   words = [sys.executable, 'model.py', 'picture.png']
   process = subprocess.run(
@@ -270,6 +274,7 @@ def test_a_picture_is_read_as_in_training(two_rounds, tmp_path):
   for arguments, line in (
     ([], 'usage: python model.py PICTURE ...'),
     (['absent.png'], 'absent.png: No such file or directory'),
+    (['.'], '. is a folder: python -m moon_jax.predict reads folders'),
     (['text.png'], "text.png: cannot identify image file 'text.png'"),
   ):
     process = subprocess.run(

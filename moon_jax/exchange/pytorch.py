@@ -352,9 +352,19 @@ def python_file(network: Description, facts: Facts, weights_name: str) -> str:
   for kind, helper in (('gru', _LAST_STATE), ('encoder_layer', _NO_WORD)):
     if any(step.kind == kind and step.sources[1:] for step in network.steps):
       helpers += helper
+  mode = _PICTURE_MODES.get(facts.shape[-1]) if of_levels else None
+  is_program = bool(facts.words or mode)
+  imports = ['import json'] if facts.words else []
+  imports.append('import pathlib')
+  if is_program:
+    imports += ['import sys', 'from importlib.util import find_spec']
   needs = _NEEDS_OF_PICTURES if of_levels else _NEEDS
+  packages = {'torch': 'torch', 'safetensors': 'safetensors'}
+  if mode:
+    packages['PIL'] = 'pillow'
   if facts.words and facts.tokenizer == 'wordpiece':
     needs = _NEEDS_OF_WORD_PIECES
+    packages['tokenizers'] = 'tokenizers'
   text = _HEAD.format(
     title=_wrapped(f'The network {facts.model!r} in PyTorch. {origin}'),
     needs=_wrapped(needs),
@@ -371,13 +381,12 @@ def python_file(network: Description, facts: Facts, weights_name: str) -> str:
       number_type=facts.number_type, argument=argument
     ),
     import_safe_open='from safetensors import safe_open\n' if facts.words else '',
-    import_json='import json\n' if facts.words else '',
-    import_sys='import sys\n' if of_levels or facts.words else '',
+    imports=''.join(f'{line}\n' for line in imports),
+    package_check=_PACKAGE_CHECK.format(packages=packages) if is_program else '',
   )
   if facts.words:
     return text + _TEXTS.format(divided=_DIVIDED[facts.tokenizer])
-  mode = _PICTURE_MODES.get(facts.shape[-1])
-  if of_levels and mode:
+  if is_program:
     text += _PICTURES.format(mode=mode, sized=_RESIZED if facts.side else _OF_ONE_SIZE)
   return text
 
@@ -445,9 +454,8 @@ _HEAD = '''\
 {needs}
 """
 
-{import_json}import pathlib
-{import_sys}
-import torch
+{imports}
+{package_check}import torch
 {import_safe_open}from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
@@ -483,6 +491,18 @@ def load(path=WEIGHTS):
   network.load_state_dict(load_file(path))
   return network.eval()
 '''
+
+_PACKAGE_CHECK = """\
+# What the file needs as a program: module -> package.
+PACKAGES = {packages}
+if __name__ == '__main__':
+  missing = [PACKAGES[name] for name in PACKAGES if find_spec(name) is None]
+  if missing:
+    command = f'pip install {{" ".join(missing)}}'
+    print(f'{{pathlib.Path(__file__).name}} needs: {{command}}', file=sys.stderr)
+    sys.exit(2)
+
+"""
 
 _ABOUT_LEVELS = """\
 CHANNELS, HEIGHT, WIDTH = {shape}
@@ -578,6 +598,10 @@ def main(paths):
     return 2
   network = load()
   for path in paths:
+    if pathlib.Path(path).is_dir():
+      advice = 'python -m moon_jax.predict reads folders'
+      print(f'{{path}} is a folder: {{advice}}', file=sys.stderr)
+      return 2
     try:
       images = read_picture(path)
     except (OSError, ValueError) as error:

@@ -174,7 +174,7 @@ def test_the_python_file_stands_alone(model, options):
     (getattr(node, 'module', None) or node.names[0].name).partition('.')[0]
     for node in imports
   }
-  assert roots == {'pathlib', 'sys', 'torch', 'safetensors', 'PIL'}
+  assert roots == {'pathlib', 'sys', 'importlib', 'torch', 'safetensors', 'PIL'}
   assert max(map(len, text.splitlines())) <= 88
   # Every weight is written once, in PyTorch's layout, and the file has its layer.
   state = pytorch.state_dict(network.description, facts_of(model))
