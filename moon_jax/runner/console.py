@@ -2,7 +2,8 @@
 
 import collections
 import pathlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -17,6 +18,7 @@ from moon_jax.models import cpu_kernels
 from moon_jax.platform import hosts
 from moon_jax.runner import client_file, run_directory
 from moon_jax.runner.callbacks import Callback, Run
+from moon_jax.runner.client_file import Clients
 from moon_jax.runner.clock import time_spent
 from moon_jax.runner.round_records import TARGET, Record, terms
 from moon_jax.runner.rounds import Round, is_due
@@ -223,7 +225,7 @@ def describe_devices() -> list[str]:
 def describe_results(workdir: pathlib.Path) -> list[str]:
   """Lines about how a run ended and where its results are."""
   summary = files.read_json(workdir / run_directory.SUMMARY)
-  lines = [describe_summary(summary, worst_user=_worst_user(workdir, summary))]
+  lines = [describe_summary(summary, _clients_with_worst(workdir, summary))]
   if 'stopped' in summary:
     lines.append(f'a callback ended the run: {summary["stopped"]}')
   timings = files.read_lines(workdir / run_directory.TIMINGS)
@@ -249,30 +251,76 @@ def duration(seconds: float) -> str:
   return f'{seconds / 3600:.1f} h'
 
 
-def _worst_user(workdir: pathlib.Path, summary: Record) -> str:
-  """The name of the one worst user in the last test; '' if several are, or no names."""
-  if 'user_accuracy_min' not in summary or 'user_accuracy_worst_tenth' in summary:
-    return ''
+# What a client, or user, is tested by -> what the worst one is called.
+_WORST = {'user_accuracy': 'worst user', 'personal_accuracy': 'worst client'}
+
+
+class _Worst(NamedTuple):
+  """The worst client in a test.
+
+  Attributes:
+    name: its name.
+    accuracy: on its own test examples, in [0, 1].
+  """
+
+  name: str
+  accuracy: float
+
+
+def _clients_with_worst(workdir: pathlib.Path, summary: Record) -> Clients | None:
+  """The numbers of the clients if one of them may be named as the worst."""
+  if not _columns_with_worst(summary):
+    return None
   try:
-    clients = client_file.read(workdir)
+    return client_file.read(workdir)
   except NoCheckpointError:  # the results are there without it
-    return ''
-  if clients is None or 'user_accuracy' not in clients.numbers:
-    return ''
-  accuracy = clients.numbers['user_accuracy'][-1]
+    return None
+
+
+def _columns_with_worst(summary: Record) -> list[str]:
+  """The accuracies of which the worst is told: of many users a tenth is told."""
+  return [
+    column
+    for column in _WORST
+    if f'{column}_min' in summary and f'{column}_worst_tenth' not in summary
+  ]
+
+
+def _worst(clients: Clients, column: str, row: int) -> _Worst | None:
+  """The one worst client in a row of the file; None if several are, or no names."""
+  if column not in clients.numbers:
+    return None
+  accuracy = clients.numbers[column][row]
   if np.isnan(accuracy).all():
-    return ''
+    return None
   (worst,) = np.nonzero(accuracy == np.nanmin(accuracy))
   name = clients.names[worst[0]]
-  return '' if len(worst) > 1 or name.isdecimal() else name
+  if len(worst) > 1 or name.isdecimal():
+    return None
+  return _Worst(name=name, accuracy=float(accuracy[worst[0]]))
 
 
-def describe_summary(summary: Record, worst_user: str = '') -> str:
+def _describe_worst_in_best_round(
+  summary: Record, clients: Clients, column: str
+) -> str:
+  """Words about the worst client in the best round, if that is not the last test."""
+  best_round = summary['best_round']
+  (rows,) = np.nonzero(clients.rounds[:-1] == best_round)
+  worst = _worst(clients, column, row=rows[0]) if len(rows) else None
+  if worst is None:
+    return ''
+  return (
+    f'; {_WORST[column]} in round {best_round} {printable(worst.name)!r} '
+    f'{worst.accuracy:.4f}'
+  )
+
+
+def describe_summary(summary: Record, clients: Clients | None = None) -> str:
   """'finished after round 30: test accuracy 0.9000 (best 0.9500 in round 28, ...)'.
 
   Args:
     summary: content of summary.json.
-    worst_user: name of the worst user; '' if it has none.
+    clients: the numbers of the clients, of which the worst is named; None: none is.
   """
   best = f'{summary["best_test_accuracy"]:.4f} in round {summary["best_round"]}'
   if chosen_by := summary.get('best_by'):
@@ -282,9 +330,19 @@ def describe_summary(summary: Record, worst_user: str = '') -> str:
     best = f'test accuracy {best}, which validation chose'
   else:
     best = f'best {best}'
+  columns = _columns_with_worst(summary) if clients else []
+  names_of_worst = {}
+  for column in columns:
+    if worst := _worst(clients, column, row=-1):
+      names_of_worst[column] = worst.name
+  worst_in_best_round = ''
+  if columns:  # the first is that of the global model, if its users are tested
+    worst_in_best_round = _describe_worst_in_best_round(summary, clients, columns[0])
   return (
-    f'finished after round {summary["rounds"]}: {describe_test(summary, worst_user)} '
-    f'({best}, {TARGET:.0%} of it reached in round {summary["target_round"]})'
+    f'finished after round {summary["rounds"]}: '
+    f'{describe_test(summary, names_of_worst)} '
+    f'({best}, {TARGET:.0%} of it reached in round {summary["target_round"]}'
+    f'{worst_in_best_round})'
   )
 
 
@@ -299,14 +357,16 @@ _TEST_WORDS = {
   'tuned_accuracy_weighted_mean': ', fine-tuned',
   'personal_accuracy_weighted_mean': ', own models on all own tests',
 }
+_NO_NAMES: Mapping[str, str] = {}
 
 
-def describe_test(record: Record, worst_user: str = '') -> str:
+def describe_test(record: Record, names_of_worst: Mapping[str, str] = _NO_NAMES) -> str:
   """'test accuracy 0.9120', with the spread over clients; '' if untested.
 
   Args:
     record: the columns of a round or a summary.
-    worst_user: as in `describe_summary`.
+    names_of_worst: 'user_accuracy', 'personal_accuracy' -> name of the worst user or
+      client by it. The worst of the clients' own models is told only with its name.
   """
   has_tenth = 'user_accuracy_worst_tenth' in record
   has_models = 'test_accuracy_std' in record  # of the clients
@@ -315,8 +375,8 @@ def describe_test(record: Record, worst_user: str = '') -> str:
     words['test_accuracy'] = "test accuracy of clients' own models, mean"
   if has_tenth:
     del words['user_accuracy_min']
-  elif worst_user:
-    words['user_accuracy_min'] += f' {printable(worst_user)!r}'
+  for column, name in names_of_worst.items():
+    words[f'{column}_min'] = f', {_WORST[column]} {printable(name)!r}'
   return ''.join(
     f'{introduction} {record[column]:.4f}'
     for column, introduction in words.items()

@@ -89,7 +89,7 @@ def test_an_untested_round_and_the_spread_over_models():
   assert describe_test(users | {'user_accuracy_min': 0.125}) == expected
   few = RECORD | {'user_accuracy_min': 0.125}
   assert describe_test(few) == 'test accuracy 0.5320, worst user 0.1250'
-  named = describe_test(few, worst_user='St. Gallen')
+  named = describe_test(few, {'user_accuracy': 'St. Gallen'})
   assert named == "test accuracy 0.5320, worst user 'St. Gallen' 0.1250"
   # Names do not matter: a part is a term of the loss unless the algorithm only measures
   # it, and columns after the drift are no parts.
@@ -97,40 +97,95 @@ def test_an_untested_round_and_the_spread_over_models():
   assert describe_training(record, ['head_cosine']) == 'train loss 1.000 (l1 1.000)'
 
 
+SUMMARY = {
+  'test_accuracy': 0.9,
+  'rounds': 30,
+  'best_test_accuracy': 0.95,
+  'best_round': 28,
+  'target_test_accuracy': 0.9025,
+  'target_round': 12,
+}
+
+
+def last_line(workdir, names, rounds, summary):
+  """The last line of a run whose file of clients has these rounds."""
+  (workdir / client_file.CLIENTS).unlink(missing_ok=True)
+  sizes = np.full(len(names), 4)
+  columns = client_file.Columns(
+    names=names, training_examples=sizes, test_examples=sizes
+  )
+  with client_file.ClientFile(workdir, columns, tested_rounds=[]) as file:
+    for round_number, numbers in rounds.items():
+      file.add(round_number, {name: np.array(row) for name, row in numbers.items()})
+  return describe_summary(summary, console._clients_with_worst(workdir, summary))
+
+
 def test_the_one_worst_user_with_a_name_is_named(tmp_path):
-  summary = {'user_accuracy_min': 0.25}
-  for names, accuracy, name in (
-    (['rural', 'city'], [0.5, 0.25], 'city'),
-    (['rural', 'city'], [math.nan, 0.25], 'city'),
-    (['rural', 'city'], [0.25, 0.25], ''),
-    (['0', '1'], [0.5, 0.25], ''),
+  summary = SUMMARY | {'user_accuracy_min': 0.25}
+  assert console._clients_with_worst(tmp_path, summary) is None  # there is no file
+  for names, accuracy, words in (
+    (['rural', 'city'], [0.5, 0.25], "worst user 'city' 0.2500 ("),
+    (['rural', 'city'], [math.nan, 0.25], "worst user 'city' 0.2500 ("),
+    (['rural', 'city'], [0.25, 0.25], 'worst user 0.2500 ('),
+    (['0', '1'], [0.5, 0.25], 'worst user 0.2500 ('),
   ):
-    (tmp_path / client_file.CLIENTS).unlink(missing_ok=True)
-    assert console._worst_user(tmp_path, summary) == ''
-    counts = np.array([4, 4])
-    columns = client_file.Columns(
-      names=names, training_examples=counts, test_examples=counts
+    rounds = {
+      29: {'user_accuracy': 1 - np.array(accuracy)},
+      30: {'user_accuracy': accuracy},
+    }
+    line = last_line(tmp_path, names, rounds, summary)
+    assert words in line
+    assert line.endswith('95% of it reached in round 12)')
+  of_many = summary | {'user_accuracy_worst_tenth': 0.25}
+  assert 'worst tenth of users 0.2500 (' in last_line(tmp_path, names, rounds, of_many)
+
+
+def test_the_worst_of_the_clients_own_models_is_named(tmp_path):
+  summary = SUMMARY | {
+    'test_accuracy_std': 0.05,
+    'personal_accuracy_weighted_mean': 0.75,
+    'personal_accuracy_min': 0.5,
+  }
+  # City is the worst on the whole test set, rural on its own tests.
+  rounds = {
+    30: {'test_accuracy': [0.9, 0.8], 'personal_accuracy': [0.5, 1.0]},
+  }
+  expected = "own models on all own tests 0.7500, worst client 'rural' 0.5000 ("
+  assert expected in last_line(tmp_path, ['rural', 'city'], rounds, summary)
+  nameless = last_line(tmp_path, ['0', '1'], rounds, summary)
+  assert 'own models on all own tests 0.7500 (' in nameless
+  # Where there is a global model, too, both have a worst one.
+  both = summary | {'user_accuracy_min': 0.25}
+  rounds[30]['user_accuracy'] = [0.5, 0.25]
+  line = last_line(tmp_path, ['rural', 'city'], rounds, both)
+  assert "worst user 'city' 0.2500, own models" in line
+  assert expected in line
+
+
+def test_the_worst_client_of_the_best_round_is_named(tmp_path):
+  names = ['rural', 'city']
+  for kind, word in (('user', 'user'), ('personal', 'client')):
+    summary = SUMMARY | {f'{kind}_accuracy_min': 0.25}
+    column = f'{kind}_accuracy'
+    rounds = {28: {column: [0.75, 1.0]}, 30: {column: [0.5, 0.25]}}
+    line = last_line(tmp_path, names, rounds, summary)
+    assert line.endswith(
+      '(best 0.9500 in round 28, 95% of it reached in round 12; worst '
+      f"{word} in round 28 'rural' 0.7500)"
     )
-    with client_file.ClientFile(tmp_path, columns, tested_rounds=[]) as file:
-      file.add(1, {'user_accuracy': 1 - np.array(accuracy)})
-      file.add(2, {'user_accuracy': np.array(accuracy)})
-    assert console._worst_user(tmp_path, summary) == name
+    # The last round is not told twice, and an older file may lack the best one.
+    is_last = last_line(tmp_path, names, rounds, summary | {'best_round': 30})
+    is_absent = last_line(tmp_path, names, {30: rounds[30]}, summary)
+    assert is_last.endswith('in round 12)')
+    assert is_absent.endswith('in round 12)')
 
 
 def test_the_last_line_has_the_last_test_the_best_and_the_first_near_it():
-  summary = {
-    'test_accuracy': 0.9,
-    'rounds': 30,
-    'best_test_accuracy': 0.95,
-    'best_round': 28,
-    'target_test_accuracy': 0.9025,
-    'target_round': 12,
-  }
-  assert describe_summary(summary) == (
+  assert describe_summary(SUMMARY) == (
     'finished after round 30: test accuracy 0.9000 (best 0.9500 in round 28, '
     '95% of it reached in round 12)'
   )
-  chosen = describe_summary(summary | {'best_validation_accuracy': 0.97})
+  chosen = describe_summary(SUMMARY | {'best_validation_accuracy': 0.97})
   assert '(test accuracy 0.9500 in round 28, which validation chose, 95%' in chosen
 
 
