@@ -175,13 +175,7 @@ def _is_cost(name: str, runs: Sequence[Run]) -> bool:
 def _last_numbers(series: Series, name: str) -> pd.Series:
   """Sample -> the number of its run in the last round that has one."""
   numbers = {
-    sample: _last_number(run, name)
+    sample: traces.last_number(run, name)
     for sample, run in zip(sample_names(series), series.finished.values(), strict=True)
   }
   return pd.Series(numbers, dtype=float).dropna()
-
-
-def _last_number(run: Run, name: str) -> float | None:
-  if name == traces.CLIENT_MEAN:
-    return traces.last_client_mean(run)
-  return traces.last(run.metric(name))

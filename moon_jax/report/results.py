@@ -19,6 +19,7 @@ from moon_jax.report.traces import (
   last,
   last_accuracy,
   last_client_mean,
+  last_number,
   test_metrics_of,
 )
 
@@ -102,7 +103,7 @@ def run_row(run: Run, target: float | None = None) -> Row:
   rounds_to_target = first_reaching(accuracies, target)
   provenance = run.provenance
   numbers_of_metrics = {
-    column: last(run.metric(column)) for column in test_metrics_of(run)
+    column: last_number(run, column) for column in test_metrics_of([run])
   }
   return (
     run.identity
@@ -206,10 +207,8 @@ def _result(setting: Setting, series: Series, target: Target) -> Result:
     'target': accuracy,
     'reached': f'{runs["rounds_to_target"].count()} of {len(runs)}',
   }
-  columns = {
-    column: None for run in series.finished.values() for column in test_metrics_of(run)
-  }
-  for name in (*_AVERAGED, *columns):
+  metrics = test_metrics_of(list(series.finished.values()))
+  for name in (*_AVERAGED, *metrics):
     row.update(cells_of(name, statistics.estimate(runs[name])))
   row.update(cells_of('mean_accuracy', statistics.estimate(runs['final_accuracy'])))
   baseline = groups.matching(setting, series, BASELINE)
@@ -288,9 +287,9 @@ def _with_best(setting_results: Sequence[Result]) -> list[Result]:
   rows = [dict(result.row) for result in setting_results]
   is_higher_better = dict.fromkeys(_RANKED, True)
   for result in setting_results:
-    for run in result.series.finished.values():
-      for column, test_metric in test_metrics_of(run).items():
-        is_higher_better[column] = not test_metric.is_lower_better
+    metrics = test_metrics_of(list(result.series.finished.values()))
+    for column, test_metric in metrics.items():
+      is_higher_better[column] = not test_metric.is_lower_better
   for name in is_higher_better:
     samples = {
       str(position): pd.Series(

@@ -8,6 +8,7 @@ import pandas as pd
 from moon_jax.report import traces
 from moon_jax.report.naming import titled
 from moon_jax.report.results import Result, Row, best_key
+from moon_jax.report.traces import TestMetric
 
 Cell = str | int | float | None
 _ESTIMATE = ('_mean', '_std', '_n')
@@ -232,6 +233,11 @@ CHOSEN = _by_series(
     _percent('test_accuracy', 'test accuracy, %'),
   ],
 )
+OF_CLIENT_METRICS = (
+  "Compare methods by the mean over clients' own tests: it is of the model that a "
+  'client would use, its own, else the fine-tuned, else the global model; other means '
+  'over clients are there only if their numbers differ from it.'
+)
 METRICS = _by_series(
   name='metrics',
   title='Metrics',
@@ -323,14 +329,16 @@ def _explained(kind: Table, rows: Sequence[Row]) -> Table:
 
 def _metrics(series_results: Sequence[Result]) -> Iterator[Table]:
   """The table of the metrics of tests, if some runs have such metrics."""
-  metrics = {}
-  for result in series_results:
-    for run in result.series.finished.values():
-      metrics |= traces.test_metrics_of(run)
+  finished = [
+    run for result in series_results for run in result.series.finished.values()
+  ]
+  metrics = traces.test_metrics_of(finished)
   if not metrics:
     return
+  run_rows = pd.concat([result.runs for result in series_results])
   columns = [Column('n', 'n')]
-  for key, (metric, _) in metrics.items():
+  for key in _without_repeated(metrics, run_rows):
+    metric = metrics[key].metric
     is_percent = metric.factor == 100
     columns.append(
       Column(
@@ -342,8 +350,39 @@ def _metrics(series_results: Sequence[Result]) -> Iterator[Table]:
       )
     )
   rows = [result.row for result in series_results]
-  kind = METRICS._replace(columns=(*METRICS.columns, *columns))
+  caption = METRICS.caption
+  if any(metric.is_of_clients for metric in metrics.values()):
+    caption += f' {OF_CLIENT_METRICS}'
+  kind = METRICS._replace(caption=caption, columns=(*METRICS.columns, *columns))
   yield of_series(_explained(kind, rows), rows)
+
+
+def _without_repeated(
+  metrics: Mapping[str, TestMetric], run_rows: pd.DataFrame
+) -> list[str]:
+  """The columns, without those of clients whose numbers an earlier one of them has.
+
+  Args:
+    metrics: key of a column -> its metric.
+    run_rows: a row of each run, with these columns.
+  """
+  kept: list[str] = []
+  for key, metric in metrics.items():
+    numbers = run_rows[key].dropna()
+    earlier_keys = [
+      earlier
+      for earlier in kept
+      if metric.is_of_clients
+      and metrics[earlier].is_of_clients
+      and metrics[earlier].name == metric.name
+    ]
+    is_repeated = any(
+      numbers.equals(run_rows.loc[run_rows[key].notna(), earlier])
+      for earlier in earlier_keys
+    )
+    if not is_repeated:
+      kept.append(key)
+  return kept
 
 
 # --- tables over runs -----------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The numbers of a run that are followed over the rounds."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import pandas as pd
@@ -61,11 +61,15 @@ GENERAL = {
 }
 
 
+# Begins the columns of clients' own tests of the model that a client would use; see
+# `recorded_as`.
+_OF_CLIENTS = 'client_'
 # Beginning and end of a column of a metric of tests -> what it is of.
 _TESTS = {
   ('test_', ''): 'test set',
   ('validation_', ''): 'validation set',
-  ('user_', '_mean'): 'mean over users',
+  (_OF_CLIENTS, '_mean'): "mean over clients' own tests",
+  ('user_', '_mean'): 'global model, mean over users',
   ('local_', '_mean'): 'global model, mean over clients',
   ('tuned_', '_mean'): 'fine-tuned models, mean over clients',
   ('personal_', '_mean'): 'own models, mean over clients',
@@ -76,27 +80,45 @@ class TestMetric(NamedTuple):
   """A column of a metric of tests.
 
   Attributes:
+    name: name of the metric, 'auc'.
     metric: its title, with what it is of; its unit and its factor.
     is_lower_better: whether lower numbers are better.
+    is_of_clients: whether its numbers are means over clients' own tests.
   """
 
+  name: str
   metric: Metric
   is_lower_better: bool
+  is_of_clients: bool
 
 
-def test_metrics_of(run: Run) -> dict[str, TestMetric]:
-  """The columns that the `metrics` of a run have in its records."""
+def test_metrics_of(runs: Sequence[Run]) -> dict[str, TestMetric]:
+  """The columns that the `metrics` of runs have in their records; see `recorded_as`.
+
+  They are ordered by the metric, and then by what it is of.
+  """
+  parts = {part.name: part for run in runs for part in run.test_metrics}
   columns = {}
-  for part in run.test_metrics:
+  for part in parts.values():
     (metric,) = part.metrics.values()
     for (beginning, end), of_what in _TESTS.items():
       column = f'{beginning}{part.name}{end}'
-      if any(column in record for record in run.rounds):
+      if any(_has_metric(run, part.name, column) for run in runs):
         columns[column] = TestMetric(
+          name=part.name,
           metric=metric._replace(title=f'{metric.title}, {of_what}'),
           is_lower_better=part.has('lower'),
+          is_of_clients=end == '_mean',
         )
   return columns
+
+
+def _has_metric(run: Run, name: str, column: str) -> bool:
+  """Whether a run has a metric, and its column in a record."""
+  recorded_column = recorded_as(run, column)
+  return any(part.name == name for part in run.test_metrics) and any(
+    recorded_column in record for record in run.rounds
+  )
 
 
 def test_metric_of(run: Run, column: str) -> Part | None:
@@ -120,8 +142,9 @@ def metrics_of(runs: Iterable[Run]) -> dict[str, Metric]:
   metrics = dict(GENERAL)
   for run in runs:
     metrics.update(run.algorithm.part.metrics)
-    for column, test_metric in test_metrics_of(run).items():
-      metrics[column] = test_metric.metric
+    for column, test_metric in test_metrics_of([run]).items():
+      if not column.startswith(_OF_CLIENTS):  # a curve under its recorded name
+        metrics[column] = test_metric.metric
   return metrics
 
 
@@ -148,14 +171,32 @@ def model_of_clients(run: Run) -> str | None:
     of their own.
   """
   for model in _TESTED_BY_CLIENTS:
-    if len(run.metric(f'{model}_accuracy_mean')):
+    column = f'{model}_accuracy_mean'
+    if any(column in record for record in run.rounds):
       return model
   return None
 
 
+def recorded_as(run: Run, column: str) -> str:
+  """The column of metrics.jsonl whose numbers a column of a report has.
+
+  'client_auc_mean' is 'personal_auc_mean' if the run tests each client's own model on
+  the client's own tests, else that of the next model; see `model_of_clients`. Others
+  have the same name.
+  """
+  if column.startswith(_OF_CLIENTS):
+    return f'{model_of_clients(run)}_{column.removeprefix(_OF_CLIENTS)}'
+  return column
+
+
+def last_number(run: Run, column: str) -> float | None:
+  """A number in the last test that has it; None if there is none. See `recorded_as`."""
+  return last(run.metric(recorded_as(run, column)))
+
+
 def last_client_mean(run: Run) -> float | None:
   """`CLIENT_MEAN` in the last test; None if clients have no tests of their own."""
-  return last(run.metric(f'{model_of_clients(run)}_accuracy_mean'))
+  return last_number(run, CLIENT_MEAN)
 
 
 def has_global_model(run: Run) -> bool:

@@ -72,11 +72,22 @@ def write_clients(path, columns, names, rng, num_rounds):
       file.add(number, numbers)
 
 
-def write_metrics(path, rng):
-  """Writes metrics of tests, and a time of its own for each round."""
+def write_metrics(path, columns, rng):
+  """Writes metrics of tests, and a time of its own for each round.
+
+  Args:
+    path: path of the run directory.
+    columns: those of `COLUMNS`; the tests of these models have metrics, too.
+    rng: the numbers come from it.
+  """
 
   def add_metrics(line):
-    line['test_macro_f1'], line['personal_ece_mean'] = rng.random(2).tolist()
+    line['test_macro_f1'] = float(rng.random())
+    for column in columns:
+      if column != 'test_accuracy':
+        line[column.replace('accuracy', 'ece_mean')] = float(rng.random())
+    if 'local_ece_mean' in line:  # the same model and examples
+      line['local_ece_mean'] = line['user_ece_mean']
     line['bytes_up'] = int(rng.integers(1, 10**6))
 
   def add_times(line):
@@ -232,7 +243,7 @@ def test_the_report_equals_the_records(
         accuracies, flag = rng.random(num_rounds), f'--config.algorithm={algorithm}'
         write_run(path, accuracies.tolist(), NATURAL, METRICS_FLAG, flag, seed=run_seed)
         write_clients(path, COLUMNS[algorithm], names, rng, num_rounds)
-        write_metrics(path, rng)
+        write_metrics(path, COLUMNS[algorithm], rng)
         paths.setdefault(algorithm, []).append(path)
     report = Collected(folder, ['--target=0.5'])
     last_lines = {
@@ -258,8 +269,16 @@ def test_the_report_equals_the_records(
         for row in report.table('metrics').rows
         if row['series'] == titles[algorithm]
       )
-      for column in ('test_macro_f1', 'personal_ece_mean'):
-        check_estimate(row, column, [line[column] for line in lines])
+      check_estimate(row, 'test_macro_f1', [line['test_macro_f1'] for line in lines])
+      numbers = [line[f'{column}_ece_mean'] for line in lines]
+      check_estimate(row, 'client_ece_mean', numbers)
+      if algorithm == 'ditto':
+        check_estimate(row, 'user_ece_mean', [line['user_ece_mean'] for line in lines])
+    # Of the means over clients, only those of Ditto's global model are in no other
+    # column.
+    keys = [column.key for column in report.table('metrics').columns[2:]]
+    of_global_model = ['user_ece_mean'] if 'ditto' in algorithms else []
+    assert keys == ['test_macro_f1', 'client_ece_mean', *of_global_model]
 
     models = [(row['series'], row['model']) for row in report.table('clients').rows]
     assert models == [

@@ -30,6 +30,7 @@ def two_runs(tmp_path):
 
     def add(line):
       line['test_ece'] = ERRORS[line['round'] - 1]
+      line['local_accuracy_mean'] = 0.5
       line['local_ece_mean'] = 2 * line['test_ece']
 
     edit_lines(path / 'metrics.jsonl', add)
@@ -50,7 +51,7 @@ def test_a_table_and_curves(two_runs):
   assert headings[2:] == [
     'Macro F1, test set, %',
     'Expected calibration error, test set, %',
-    'Expected calibration error, global model, mean over clients, %',
+    "Expected calibration error, mean over clients' own tests, %",
   ]
   assert table.texts()[0][1:] == ['2', '55.00 ± 7.07', '20.00 ± 0.00', '40.00 ± 0.00']
   names = {chart.name.partition('-')[0] for chart in sections.curves(setting).charts}
@@ -115,7 +116,7 @@ def test_a_metric_of_a_user_whose_file_is_not_run(two_runs, own_parts):
   registry._parts.pop(('metric', 'regret'))
   registry.every_knob.cache_clear()
   (run,) = read(path)
-  (test_metric,) = traces.test_metrics_of(run).values()
+  (test_metric,) = traces.test_metrics_of([run]).values()
   assert test_metric.metric.title == 'Regret, test set'
   assert test_metric.is_lower_better
   assert traces.best_accuracy(run) == 0.4
