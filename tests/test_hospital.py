@@ -59,6 +59,7 @@ def test_from_folders_to_tables(folder):
   for chart in ('clients-user_accuracy', 'rounds-user_accuracy-FedAvg'):
     assert (folder / f'report/figures/{chart}.png').exists()
   assert (folder / 'report/figures/confusion-runs_hospitals_fedavg.png').exists()
+  assert (folder / 'runs/hospitals/fedper/confusion_personal.png').exists()
   predictions = rows_of(folder / 'new.csv')
   assert len(predictions) == 299
   is_right = [row['label'] == row['predicted'] for row in predictions]
