@@ -5,7 +5,7 @@ the classes that a client owns.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -211,6 +211,13 @@ def _last_accuracies(runs: Sequence[_Measured], column: str) -> np.ndarray | Non
   """[runs, V] accuracies in the last round; None unless all runs have the column."""
   if any(column not in _models(entry.clients) for entry in runs):
     return None
+  return _last_numbers(runs, column)
+
+
+def _last_numbers(runs: Sequence[_Measured], column: str) -> np.ndarray | None:
+  """[runs, V] numbers in the last round; None unless all runs have the column."""
+  if any(column not in entry.clients.numbers for entry in runs):
+    return None
   return np.stack([entry.clients.numbers[column][-1] for entry in runs])
 
 
@@ -234,29 +241,23 @@ def by_client(setting: Setting, number: int, note: Note) -> Iterator[Table | Cha
 def _table(setting: Setting, number: int, comparable: _Comparable) -> Table:
   """A row for each client, from the lowest accuracy of the first column."""
   clients = comparable.clients
-  frame = pd.DataFrame(
-    {
-      'client': clients.names,
-      'training_examples': _whole(clients.training_examples),
-      'test_examples': clients.test_examples,
-    },
-    dtype=object,
-  )
+  cells: dict[str, Sequence[Any]] = {
+    'client': clients.names,
+    'training_examples': _whole(clients.training_examples),
+    'test_examples': clients.test_examples,
+  }
   columns = [
     Column('client', 'client'),
     Column('training_examples', 'training examples'),
     Column('test_examples', 'test examples'),
   ]
   for series, runs in comparable.runs_by_series:
-    for column, model in _MODELS.items():
-      accuracies = _last_accuracies(runs, column)
-      if accuracies is None:
-        continue
-      key = f'{series.label}, {model}'
-      estimates = statistics.estimates(pd.DataFrame(accuracies.T))
+    for column, numbers in _columns_of_series(series, runs):
+      estimates = statistics.estimates(pd.DataFrame(numbers.T))
       for statistic in ('mean', 'std', 'n'):
-        frame[f'{key}_{statistic}'] = estimates[statistic]
-      columns.append(tables.percent_estimate(key, f'{key}, %'))
+        cells[f'{column.key}_{statistic}'] = estimates[statistic]
+      columns.append(column)
+  frame = pd.DataFrame(cells, dtype=object)
   order_by = columns[3].keys[0] if len(columns) > 3 else 'client'
   frame = frame.sort_values(order_by, kind='stable')
   more = ' Runs with other clients are left out.' if comparable.is_partial else ''
@@ -265,13 +266,45 @@ def _table(setting: Setting, number: int, comparable: _Comparable) -> Table:
   return Table(
     name=f'each_client-{number}' if number > 1 else 'each_client',
     title=titled('Each client', setting.title),
-    caption='Accuracy of each client, or user, on its own test examples in the last '
-    'round, if the heading does not say otherwise, from the lowest: mean ± sample '
-    f'standard deviation over the finished runs with these clients.{more}',
+    caption='Accuracy of each client, or user, and its recorded metrics, on its own '
+    'test examples in the last round, if the heading does not say otherwise, from the '
+    'lowest: mean ± sample standard deviation over the finished runs with these '
+    f'clients; - where a client has no such number.{more}',
     columns=columns,
     rows=frame.to_dict('records'),
     most_rows=_MOST_ROWS,
   )
+
+
+def _columns_of_series(
+  series: Series, runs: Sequence[_Measured]
+) -> Iterator[tuple[Column, np.ndarray]]:
+  """The columns of a series, with their numbers: [runs, V] in the last round.
+
+  The accuracy by each tested model, and after it the metrics on clients' own tests.
+  """
+  metrics = {
+    part.name: metric
+    for entry in runs
+    for part in entry.run.test_metrics
+    for metric in part.metrics.values()
+  }
+  for accuracy, model in _MODELS.items():
+    accuracies = _last_accuracies(runs, accuracy)
+    if accuracies is None:
+      continue
+    key = f'{series.label}, {model}'
+    yield tables.percent_estimate(key, f'{key}: accuracy, %'), accuracies
+    if accuracy not in OWN_TESTS:
+      continue
+    for name, metric in metrics.items():
+      numbers = _last_numbers(runs, accuracy.replace('accuracy', name))
+      if numbers is not None:
+        metric_title = f'{key}: {metric.title}'
+        metric_column = tables.metric_estimate(
+          metric_title, metric._replace(title=metric_title)
+        )
+        yield metric_column, numbers
 
 
 def _whole(numbers: np.ndarray) -> list[int | None]:

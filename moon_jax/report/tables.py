@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from moon_jax.catalog import Metric
 from moon_jax.report import traces
 from moon_jax.report.naming import titled
 from moon_jax.report.results import Result, Row, best_key
@@ -130,6 +131,18 @@ def percent_estimate(
     heading,
     number_format,
     scale=100.0,
+    suffixes=_ESTIMATE,
+  )
+
+
+def metric_estimate(key: str, metric: Metric) -> Column:
+  """The column of an estimate of a metric of tests."""
+  is_percent = metric.factor == 100
+  return Column(
+    key,
+    f'{metric.title}, %' if is_percent else metric.title,
+    '.2f' if is_percent else '.4g',
+    scale=metric.factor,
     suffixes=_ESTIMATE,
   )
 
@@ -338,17 +351,7 @@ def _metrics(series_results: Sequence[Result]) -> Iterator[Table]:
   run_rows = pd.concat([result.runs for result in series_results])
   columns = [Column('n', 'n')]
   for key in _without_repeated(metrics, run_rows):
-    metric = metrics[key].metric
-    is_percent = metric.factor == 100
-    columns.append(
-      Column(
-        key,
-        f'{metric.title}, %' if is_percent else metric.title,
-        '.2f' if is_percent else '.4g',
-        scale=metric.factor,
-        suffixes=_ESTIMATE,
-      )
-    )
+    columns.append(metric_estimate(key, metrics[key].metric))
   rows = [result.row for result in series_results]
   caption = METRICS.caption
   if any(metric.is_of_clients for metric in metrics.values()):

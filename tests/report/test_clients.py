@@ -45,15 +45,25 @@ HEADINGS = {
 
 
 def write_clients(path, columns, names, rng, num_rounds):
-  """Writes the numbers of clients into the two files of a run."""
+  """Writes the numbers of clients into the two files of a run.
+
+  `ece` of each tested model is in the second file only, and not defined for the first
+  client.
+  """
   sizes = np.arange(3, 3 + len(names))
-  numbers_by_round = []
+  numbers_by_round, errors_by_round = [], []
   for _ in range(num_rounds):
     numbers = {}
     for column in columns:
       numbers[column] = rng.integers(0, sizes + 1) / sizes
     if 'local_accuracy' in numbers:  # the same model and examples
       numbers['local_accuracy'] = numbers['user_accuracy']
+    errors = {}
+    for column in columns:
+      of_clients = rng.random(len(names))
+      of_clients[0] = np.nan
+      errors[column.replace('accuracy', 'ece')] = of_clients
+    errors_by_round.append(errors)
     numbers_by_round.append(numbers)
 
   def add(line):
@@ -69,7 +79,7 @@ def write_clients(path, columns, names, rng, num_rounds):
   listed = Columns(names=names, training_examples=7.0 * sizes, test_examples=sizes)
   with ClientFile(path, listed, tested_rounds=[]) as file:
     for number, numbers in enumerate(numbers_by_round, 1):
-      file.add(number, numbers)
+      file.add(number, {**numbers, **errors_by_round[number - 1]})
 
 
 def write_metrics(path, columns, rng):
@@ -145,7 +155,10 @@ def last_of_each(path, column):
   with gzip.open(path / 'clients.csv.gz', 'rt', newline='') as file:
     header, *lines = csv.reader(file)
   cells = [line for line in lines if line[1] == column][-1]
-  return dict(zip(header[2:], map(float, cells[2:]), strict=True))
+  return {
+    client: float(cell) if cell else math.nan
+    for client, cell in zip(header[2:], cells[2:], strict=True)
+  }
 
 
 def check_estimate(row, key, numbers):
@@ -311,6 +324,9 @@ def test_the_report_equals_the_records(
     for algorithm, of_algorithm in paths.items():
       for column in set(COLUMNS[algorithm]) - {'local_accuracy'}:
         recorded = [last_of_each(path, column) for path in of_algorithm]
+        recorded_errors = [
+          last_of_each(path, column.replace('accuracy', 'ece')) for path in of_algorithm
+        ]
         key = f'{titles[algorithm]}, {HEADINGS[column]}'
         for row in table.rows:
           numbers = [of_run[row['client']] for of_run in recorded]
@@ -318,6 +334,14 @@ def test_the_report_equals_the_records(
           position = names.index(row['client'])
           assert row['test_examples'] == 3 + position
           assert row['training_examples'] == 7 * (3 + position)
+          if column == 'test_accuracy':
+            continue
+          errors = [of_run[row['client']] for of_run in recorded_errors]
+          key_of_error = f'{key}: Expected calibration error'
+          if position:
+            check_estimate(row, key_of_error, errors)
+          else:  # it is not defined for this client
+            assert row[f'{key_of_error}_n'] == 0
     if 'fedper' in algorithms:
       (row,) = report.table('own_models').rows
       lines = last_lines['fedper']
