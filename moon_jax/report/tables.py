@@ -166,6 +166,8 @@ def _by_series(name: str, title: str, caption: str, columns: Sequence[Column]) -
   )
 
 
+# It may be below the final accuracy, if another number than it chooses the round.
+BEST_ROUND = 'accuracy of the best round, %'
 BEST_BY = Column('best_by', 'best by')
 CLIENT_MEAN = percent_estimate(traces.CLIENT_MEAN, "mean over clients' own tests, %")
 # The difference of this mean to FedAvg's.
@@ -198,15 +200,16 @@ ACCURACY = _by_series(
   'difference to FedAvg is the mean over the seeds that both have, with equally many '
   'rounds; p is the p-value of a two-sided paired t-test, and - with fewer than two '
   'pairs, or if all differences are equal. '
-  'The best accuracy is on the test set, in the round in which the number under "best '
-  'by" is best: "test" is the accuracy on the test split, "validation macro f1" '
-  'another number on the validation split.',
+  'The accuracy of the best round is on the test set, in the round in which the number '
+  'under "best by" is best, and may be below the final accuracy: "test" is the '
+  'accuracy on the test split, "validation macro f1" another number on the validation '
+  'split.',
   columns=[
     Column('n', 'n'),
     Column('rounds', 'rounds'),
     percent_estimate('final_accuracy', 'final accuracy, %'),
     *_OF_CLIENT_TESTS,
-    percent_estimate('best_accuracy', 'best accuracy, %'),
+    percent_estimate('best_accuracy', BEST_ROUND),
     BEST_BY,
     percent_estimate('mean_of_last_5', 'mean of last 5 tests, %'),
     percent_estimate('difference_to_fedavg', 'final - FedAvg, points', '+.2f'),
@@ -394,7 +397,7 @@ _RUN = (Column('run', 'run'), Column('state', 'state'))
 _FINAL = (
   Column('rounds', 'rounds'),
   _percent('final_accuracy', 'final accuracy, %'),
-  _percent('best_accuracy', 'best accuracy, %'),
+  _percent('best_accuracy', BEST_ROUND),
   BEST_BY,
 )
 _CLIENT_MEAN = _percent(traces.CLIENT_MEAN, CLIENT_MEAN.heading)

@@ -8,6 +8,7 @@ import moon_jax
 from moon_jax.catalog import registry
 from moon_jax.report import groups, results, runs, sections, traces
 from moon_jax.report.request import Choice, Target
+from tests.report.reports import Collected
 from tests.run_directories import edit_lines, write_run
 
 ERRORS = [0.3, 0.1, 0.2]
@@ -39,6 +40,12 @@ def two_runs(tmp_path):
 
 def read(folder):
   return runs.find([folder], print)
+
+
+def headings_and_first_row(folder):
+  """Of the table of accuracies."""
+  table = Collected(folder).table('accuracy')
+  return [column.heading for column in table.columns], table.texts()[0]
 
 
 def test_a_table_and_curves(two_runs):
@@ -85,6 +92,10 @@ def test_the_best_round_is_chosen_by_the_metric(two_runs):
     content = json.loads(path.read_text())
     choose(content)
     path.write_text(json.dumps(content))
+  # The heading is true, though the final accuracy is higher: 0.6.
+  row = dict(zip(*headings_and_first_row(two_runs), strict=True))
+  assert row['accuracy of the best round, %'] == '40.00 ± 0.00'
+  assert (row['final accuracy, %'], row['best by']) == ('60.00 ± 0.00', 'test ece')
   for run in read(two_runs):
     assert traces.best_column(run) == 'test_ece'
     assert traces.best_accuracy(run) == 0.4
