@@ -362,11 +362,11 @@ def test_compare_begins_with_the_clients_own_tests(tmp_path):
     rng = np.random.default_rng(seed)
     write_clients(paths[-1], COLUMNS[algorithm], names, rng, num_rounds=1)
 
-  def compared(*run_paths):
+  def compared(run_paths):
     request = command.parse(['compare', *map(str, run_paths)])
     return compare.table(request, print)
 
-  table = compared(*paths)
+  table = compared(paths)
   assert [column.heading for column in table.columns][2:6] == [
     "mean over clients' own tests, %",
     'own tests - first run, points',
@@ -387,9 +387,9 @@ def test_compare_begins_with_the_clients_own_tests(tmp_path):
     check_estimate(row, 'difference_to_first', differences)
   # Numbered clients of another division of the data make no pairs.
   np.savez(paths[1] / 'partition.npz', class_counts=np.ones((4, 3), int))
-  assert 'difference_to_first' not in str(compared(*paths[:2]).columns)
+  assert 'difference_to_first' not in str(compared(paths[:2]).columns)
   # Without clients that are tested, there is no such column and no such sentence.
-  plain = compared(write_run(tmp_path / 'plain', [0.5]))
+  plain = compared([write_run(tmp_path / 'plain', [0.5])])
   assert 'own tests' not in f'{plain.columns}{plain.caption}'
 
 

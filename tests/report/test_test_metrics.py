@@ -42,10 +42,11 @@ def read(folder):
   return runs.find([folder], print)
 
 
-def headings_and_first_row(folder):
-  """Of the table of accuracies."""
+def first_row_of_accuracies(folder):
+  """Heading -> the text of its cell."""
   table = Collected(folder).table('accuracy')
-  return [column.heading for column in table.columns], table.texts()[0]
+  headings = [column.heading for column in table.columns]
+  return dict(zip(headings, table.texts()[0], strict=True))
 
 
 def test_a_table_and_curves(two_runs):
@@ -93,7 +94,7 @@ def test_the_best_round_is_chosen_by_the_metric(two_runs):
     choose(content)
     path.write_text(json.dumps(content))
   # The heading is true, though the final accuracy is higher: 0.6.
-  row = dict(zip(*headings_and_first_row(two_runs), strict=True))
+  row = first_row_of_accuracies(two_runs)
   assert row['accuracy of the best round, %'] == '40.00 ± 0.00'
   assert (row['final accuracy, %'], row['best by']) == ('60.00 ± 0.00', 'test ece')
   for run in read(two_runs):
