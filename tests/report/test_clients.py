@@ -235,7 +235,7 @@ def test_first_tables_have_the_clients_own_tests(tmp_path):
   assert plain.charts()['test_accuracy'].title == 'Test accuracy'
 
 
-@settings(max_examples=10, deadline=None, phases=[Phase.generate])
+@settings(max_examples=8, deadline=None, phases=[Phase.generate])
 @given(
   algorithms=st.sets(st.sampled_from(sorted(COLUMNS)), min_size=1),
   num_seeds=st.integers(1, 3),
