@@ -19,7 +19,7 @@ from moon_jax.data.federated import assembled, users
 from moon_jax.data.texts import TextOptions
 
 # Trait of a source -> the argument that holds a record of several of its knobs.
-_RECORDS = (
+RECORDS = (
   ('arrays', 'reading', Reading),
   ('drawn', 'test_draw', TestDraw),
   ('texts', 'text_options', TextOptions),
@@ -107,7 +107,7 @@ def read(
   if part.registered:
     reading = _record(Reading, options)
     return registered_dataset(source, part.build(tuple, **options), reading)
-  for trait, name, kind in _RECORDS:
+  for trait, name, kind in RECORDS:
     if part.has(trait):
       options[name] = _record(kind, options)
   return part.build(tuple, **options)

@@ -13,6 +13,7 @@ from moon_jax import catalog, config, models
 from moon_jax.algorithms.prototypes import ClassSums
 from moon_jax.catalog import entries
 from moon_jax.core.types import Form, Layers, Server
+from moon_jax.data import sources
 from moon_jax.models import convolution
 
 FLAT = config.flatten(config.validate(config.defaults()))
@@ -71,11 +72,14 @@ def argument_names(part):
     names.add('clients')
   if part.has('deviations'):
     names.add('deviations')
-  if part.has('texts'):
-    names.add('words')  # of a trained model
   if part.name == 'tfds':
     names.add('prepare')  # no download by loading
     names.add('announce')  # compiles beside decoding
+  if part.kind == 'data':
+    for trait, record_name, record_type in sources.RECORDS:
+      if part.has(trait):
+        names.difference_update(record_type._fields)
+        names.add(record_name)
   return names
 
 
