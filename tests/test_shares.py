@@ -12,7 +12,7 @@ from moon_jax.catalog.algorithms import ALGORITHMS
 from moon_jax.config import validate
 from moon_jax.core.shares import share_of
 from moon_jax.core.types import Dataset
-from moon_jax.data import client_tests, holdout, imagefolder, partition
+from moon_jax.data import client_tests, drawn_test, holdout, imagefolder, partition
 
 # In binary 100 * 0.145 + 0.5 is 14.999999999999998.
 COUNT, FRACTION, SHARE = 100, 0.145, 15
@@ -58,7 +58,8 @@ def test_every_fraction_is_rounded_by_the_same_rule():
   _, validation = holdout.validation_split(one_class, FRACTION, seed=0)
   assert len(validation[1]) == SHARE
   pictures = [imagefolder.Picture(f'{number}.png', 'cat') for number in range(COUNT)]
-  assert len(imagefolder._drawn(pictures, FRACTION, 0).test) == SHARE
+  test_draw = drawn_test.TestDraw(test_fraction=FRACTION, test_seed=0)
+  assert len(imagefolder._drawn(pictures, test_draw).test) == SHARE
 
 
 def test_the_rules_of_a_configuration_count_the_same_clients():
