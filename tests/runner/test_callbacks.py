@@ -53,6 +53,7 @@ class Watcher(moon_jax.Callback):
     assert self.history[-1] == round.metrics
     assert len(self.history) == round.number
     if round.state is not None:
+      time.sleep(0.2)  # a next round that had been dispatched would have begun
       self.states[round.number] = jax.device_get(round.state)
     if round.number == self._fails_at:
       raise KeyError('its own mistake')

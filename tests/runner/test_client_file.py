@@ -117,8 +117,6 @@ def test_a_file_that_is_not_of_this_state_is_refused(tmp_path):
     'round,number,a\n0,training_examples,1\n0,test_examples,1,2\n',
     'round,number,a\n0,training_examples,1\n0,test_examples,many\n',
     'round,number,a\n0,training_examples,1\n0,test_examples,inf\n',
-    # A chart has a line for each client with an accuracy in every round.
-    'round,number,a\n0,training_examples,1\n0,test_examples,1\n2,user_accuracy,\n',
     b'\xff\xfe',
   ],
 )
@@ -130,15 +128,26 @@ def test_other_content_is_one_line(tmp_path, text):
     client_file.read(tmp_path)
 
 
-def test_a_metric_may_be_new_in_a_later_round_and_undefined(tmp_path):
+def write_rounds(folder, *rounds):
+  """Writes the file of one client."""
   head = 'round,number,a\n0,training_examples,1\n0,test_examples,1\n'
-  rounds = (
-    head,
+  members = [gzip.compress(text.encode()) for text in (head, *rounds)]
+  (folder / CLIENTS).write_bytes(b''.join(members))
+
+
+def test_an_accuracy_that_no_client_has_in_every_round_is_damage(tmp_path):
+  """A chart has a line for each client with an accuracy in every round."""
+  write_rounds(tmp_path, '1,user_accuracy,0.5\n', '2,user_accuracy,\n')
+  with pytest.raises(NoCheckpointError, match='damaged: no client has a number'):
+    client_file.read(tmp_path)
+
+
+def test_a_metric_may_be_new_in_a_later_round_and_undefined(tmp_path):
+  write_rounds(
+    tmp_path,
     '1,local_accuracy,0.5\n',
     '2,local_accuracy,0.5\n2,local_balanced_accuracy,0.4\n2,rare_accuracy,\n',
   )
-  members = [gzip.compress(text.encode()) for text in rounds]
-  (tmp_path / CLIENTS).write_bytes(b''.join(members))
   numbers = client_file.read(tmp_path).numbers
   np.testing.assert_array_equal(numbers['local_balanced_accuracy'], [[np.nan], [0.4]])
   assert np.isnan(numbers['rare_accuracy']).all()
