@@ -107,13 +107,20 @@ def _read(run: Run, note: Note) -> _Measured | None:
   return _Measured(run, clients._replace(names=escaped(clients.names)))
 
 
-def _are_alike(one: Clients, other: Clients) -> bool:
-  """Whether two runs have the same clients, by names and sizes."""
-  return (
-    one.names == other.names
-    and np.array_equal(one.training_examples, other.training_examples, equal_nan=True)
-    and np.array_equal(one.test_examples, other.test_examples)
-  )
+def _are_alike(clients: Clients, other: Clients) -> bool:
+  """Whether two runs have the same clients.
+
+  They are known by the names that the data give, whatever a seed's validation split
+  leaves of their training examples. Clients that are numbers may have been dealt other
+  examples, so their sizes must agree as well.
+  """
+  if clients.names != other.names:
+    return False
+  if not all(name.isdecimal() for name in clients.names):
+    return True
+  return np.array_equal(
+    clients.training_examples, other.training_examples, equal_nan=True
+  ) and np.array_equal(clients.test_examples, other.test_examples)
 
 
 def difference_over_clients(
@@ -269,7 +276,7 @@ def _table(setting: Setting, number: int, comparable: _Comparable) -> Table:
     caption='Accuracy of each client, or user, and its recorded metrics, on its own '
     'test examples in the last round, if the heading does not say otherwise, from the '
     'lowest: mean ± sample standard deviation over the finished runs with these '
-    f'clients; - where a client has no such number.{more}',
+    f'clients; - where a client has no such number. Sizes are of the first run.{more}',
     columns=columns,
     rows=frame.to_dict('records'),
     most_rows=_MOST_ROWS,

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from moon_jax.report import (
   charts,
+  clients,
   command,
   compare,
   features,
@@ -24,7 +25,7 @@ from moon_jax.report import (
   sections,
 )
 from moon_jax.runner import round_records
-from moon_jax.runner.client_file import ClientFile, Columns
+from moon_jax.runner.client_file import ClientFile, Clients, Columns
 from tests.processes import read_lines
 from tests.report.reports import Collected
 from tests.run_directories import edit_lines, write_run
@@ -466,6 +467,22 @@ def test_runs_with_other_clients_are_not_averaged(tmp_path):
   table = Collected(tmp_path).table('each_client')
   assert [row['FedAvg, global model_n'] for row in table.rows] == [1] * 5
   assert 'Runs with other clients are left out.' in table.caption
+
+
+def test_named_clients_are_averaged_whatever_validation_leaves_them():
+  sizes = np.array([60.0, 58.0])
+  recorded = Clients(
+    names=['city', 'rural'],
+    training_examples=sizes,
+    test_examples=np.array([23, 23]),
+    rounds=np.array([1]),
+    numbers={},
+  )
+  of_another_seed = recorded._replace(training_examples=sizes - 1)
+  assert clients._are_alike(recorded, of_another_seed)
+  numbered = recorded._replace(names=['0', '1'])
+  assert clients._are_alike(numbered, numbered)
+  assert not clients._are_alike(numbered, of_another_seed._replace(names=['0', '1']))
 
 
 def test_a_damaged_file_of_clients_is_one_line(tmp_path, capsys):
