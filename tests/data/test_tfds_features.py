@@ -118,7 +118,11 @@ EXAMPLES = {split: examples_of(split) for split in SIZES}
 def knobs(tmp_path_factory):
   folder = tmp_path_factory.mktemp('tfds')
   return prepare(
-    folder, 'walks', all_features, EXAMPLES, supervised_keys=('float32_none', 'label')
+    folder,
+    'measured_walks',
+    all_features,
+    EXAMPLES,
+    supervised_keys=('float32_none', 'label'),
   )
 
 
@@ -260,7 +264,7 @@ def test_a_set_without_evident_examples_is_refused(tmp_path, make_features, word
 
 def test_sounds_are_refused(knobs, tmp_path):
   shutil.copytree(knobs['data.dir'], tmp_path / 'tfds')
-  path = tmp_path / 'tfds/walks/1.0.0/features.json'
+  path = tmp_path / 'tfds/measured_walks/1.0.0/features.json'
   description = json.loads(path.read_text())
   description['featuresDict']['features']['sizes'] = {
     'pythonClassName': 'tensorflow_datasets.core.features.audio_feature.Audio',
@@ -285,8 +289,10 @@ def test_records_that_the_description_does_not_fit(tmp_path, feature, changes):
     example | {'int16_none': example['int16_none'] + np.int16(500)}
     for example in EXAMPLES['test']
   ]
-  knobs = prepare(tmp_path, 'walks', all_features, {'train': large, 'test': large})
-  path = tmp_path / 'walks/1.0.0/features.json'
+  knobs = prepare(
+    tmp_path, 'measured_walks', all_features, {'train': large, 'test': large}
+  )
+  path = tmp_path / 'measured_walks/1.0.0/features.json'
   description = json.loads(path.read_text())
   description['featuresDict']['features'][feature]['tensor'] |= changes
   path.write_text(json.dumps(description))
@@ -323,7 +329,7 @@ def test_a_run_learns_and_predicts(knobs, model, changes, tmp_path, quick_runs):
   finished_run = moon_jax.run(config, tmp_path / 'run')
   assert finished_run.summary['test_accuracy'] > 0.9
   flags = [f'--workdir={tmp_path}/run', f'--output={tmp_path}/out.csv']
-  assert predict([*flags, '--source=tfds', '--input=walks']) == ExitCode.DONE
+  assert predict([*flags, '--source=tfds', '--input=measured_walks']) == ExitCode.DONE
   with open(tmp_path / 'out.csv', newline='') as file:
     predicted = [row['predicted'] for row in csv.DictReader(file)]
   trained = moon_jax.load(tmp_path / 'run')
