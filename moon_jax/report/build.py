@@ -25,9 +25,8 @@ def write_report(request: Request) -> None:
   Raises:
     UsageError: no run is left, or the folder cannot be written or holds something else.
   """
-  report_files.files_of_last_report(
-    request.out
-  )  # refuses a folder of others before it works
+  # Refuses a folder of others before it works.
+  report_files.files_of_last_report(request.out)
   report = collect(request)
   print(f'drawing {len(report.charts)} figures')
   report_files.write(request.out, report)
