@@ -384,11 +384,13 @@ def python_file(network: Description, facts: Facts, weights_name: str) -> str:
     imports=''.join(f'{line}\n' for line in imports),
     package_check=_PACKAGE_CHECK.format(packages=packages) if is_program else '',
   )
+  if not is_program:
+    return text
   if facts.words:
-    return text + _TEXTS.format(divided=_DIVIDED[facts.tokenizer])
-  if is_program:
+    text += _TEXTS.format(divided=_DIVIDED[facts.tokenizer])
+  else:
     text += _PICTURES.format(mode=mode, sized=_RESIZED if facts.side else _OF_ONE_SIZE)
-  return text
+  return text + _PROGRAM
 
 
 def _about_examples(facts):
@@ -610,10 +612,18 @@ def main(paths):
       return 2
     with torch.no_grad():
       probabilities = network(images).softmax(1)[0]
-    number = int(probabilities.argmax())
-    name = CLASS_NAMES[number] if CLASS_NAMES else number
-    print(f'{{path}}: {{name}}, probability {{probabilities[number]:.4f}}')
+    print_class(path, probabilities)
   return 0
+'''
+
+# The end of each file that is a program.
+_PROGRAM = '''
+
+def print_class(example, probabilities):
+  """Prints the class of an example, and its probability."""
+  number = int(probabilities.argmax())
+  name = CLASS_NAMES[number] if CLASS_NAMES else number
+  print(f'{example}: {name}, probability {probabilities[number]:.4f}')
 
 
 if __name__ == '__main__':
@@ -656,12 +666,6 @@ def main(texts):
   with torch.no_grad():
     probabilities = load()(read_texts(texts)).softmax(1)
   for text, of_text in zip(texts, probabilities):
-    number = int(of_text.argmax())
-    name = CLASS_NAMES[number] if CLASS_NAMES else number
-    print(f'{{text}}: {{name}}, probability {{of_text[number]:.4f}}')
+    print_class(text, of_text)
   return 0
-
-
-if __name__ == '__main__':
-  sys.exit(main(sys.argv[1:]))
 '''
