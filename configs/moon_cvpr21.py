@@ -117,11 +117,11 @@ def _table(prefix: str, setting: str, changes: dict, reported: dict):
 
 VARIANTS = {
   # CIFAR-10, of the MOON paper.
-  'moon': _moon(5.0, '69.1 +- 0.4 (table 1), a re-implementation 70.71'),
+  'moon': _moon(5.0, "69.1 +- 0.4 (table 1), Flower's baseline 70.71"),
   'fedavg': Variant('FedAvg', '66.3 +- 0.5 (table 1)', {'algorithm': 'fedavg'}),
   'fedprox': Variant(
     'FedProx, mu 0.01',
-    '66.9 +- 0.2 (table 1), a re-implementation 68.52',
+    "66.9 +- 0.2 (table 1), Flower's baseline 68.52",
     {'algorithm': 'fedprox'},
   ),
   'scaffold': Variant('SCAFFOLD', '66.6 +- 0.2 (table 1)', {'algorithm': 'scaffold'}),

@@ -91,7 +91,7 @@ def side_by_side(path: pathlib.Path, curves: Sequence[Curves], digest: str) -> N
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     plots.open_frame(ax)
   handles, labels = axes[0].get_legend_handles_labels()
-  figure.legend(handles, labels, loc='outside lower center', ncols=5, frameon=False)
+  figure.legend(handles, labels, loc='outside lower center', ncols=3, frameon=False)
   _save(path, figure, digest)
 
 
@@ -123,6 +123,7 @@ class Differences(NamedTuple):
     title: name of the algorithm.
     style: name of its style.
     by_row: name of a row -> the comparison there.
+    pooled_half_widths: name of a row -> half its interval by the pooled deviation.
     reported: name of a row -> the paper's difference.
     notes: name of a row -> words in place of a mean.
   """
@@ -130,6 +131,7 @@ class Differences(NamedTuple):
   title: str
   style: str
   by_row: Mapping[str, Comparison]
+  pooled_half_widths: Mapping[str, float]
   reported: Mapping[str, float]
   notes: Mapping[str, str]
 
@@ -137,8 +139,9 @@ class Differences(NamedTuple):
 def forest(path: pathlib.Path, panels: Sequence[Differences], digest: str) -> None:
   """Draws differences to FedAvg in points as a PNG: a panel for each algorithm.
 
-  A row has a dot for each seed, the mean with its 95 % interval, and the paper's
-  difference as an open diamond. Intervals that leave the panel have arrowheads.
+  A row has a dot for each seed, the mean with its 95 % interval, that by the pooled
+  deviation as a pale band, and the paper's difference as an open diamond. Intervals
+  that leave the panel have arrowheads.
 
   Args:
     path: path of the picture.
@@ -184,6 +187,15 @@ def _draw_row(
     ax.text(10, height - 0.28, panel.notes[name], ha='right', fontsize=8)
   elif comparison.count > 1:
     low, high = comparison.low, comparison.high
+    half_width = panel.pooled_half_widths[name]
+    ax.plot(
+      [comparison.mean - half_width, comparison.mean + half_width],
+      [height - 0.12] * 2,
+      color=style.color,
+      linewidth=9,
+      alpha=0.22,
+      solid_capstyle='butt',
+    )
     ax.plot(
       [max(low, limits[0]), min(high, limits[1])],
       [height - 0.12] * 2,

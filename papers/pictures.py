@@ -47,11 +47,16 @@ class Pictures:
         fedavg = reported_by('moon_cvpr21:fedavg')
         reported['beta 0.5'] = figure.mean - fedavg.mean
       notes = {column: curve.divergence_words(column) for column in COLUMNS}
+      judgements = curve.judgements()
       panels.append(
         Differences(
           title=TITLES[algorithm],
           style=algorithm,
           by_row={column: curve.comparison(column) for column in COLUMNS},
+          pooled_half_widths={
+            column: judgement.pooled_half_width
+            for column, judgement in judgements.items()
+          },
           reported=reported,
           notes={column: words for column, words in notes.items() if words},
         )

@@ -195,7 +195,14 @@ def skew_table(
           signed(pair.difference),
         ]
       )
-  head = ('skew', 'effective classes', 'images of a client', 'FedAvg', 'MOON', 'less')
+  head = (
+    'skew',
+    'effective classes',
+    'images of a client',
+    'FedAvg',
+    'MOON',
+    'difference',
+  )
   return table(head, rows)
 
 

@@ -205,20 +205,24 @@ def test_a_claim_is_judged_by_the_interval_of_its_pairs(paths, tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('reported', 'low', 'high', 'count', 'verdict'),
+  ('reported', 'low', 'high', 'count', 'can_refute', 'verdict'),
   [
-    (2.8, 1.0, 3.0, 3, 'reproduced'),
-    (2.8, -1.0, 3.0, 3, 'undecided'),
-    (2.8, -1.0, 2.75, 3, 'undecided'),  # within the rounding of 0.1
-    (2.8, -1.0, 2.6, 3, 'refuted in this setting'),
-    (-2.8, 1.0, 3.0, 3, 'refuted in this setting'),
-    (0.0, -1.0, 1.0, 3, 'reproduced'),
-    (2.8, 1.0, 3.0, 1, 'untested'),
+    (2.8, 1.0, 3.0, 3, True, 'reproduced'),
+    (2.8, -1.0, 3.0, 3, True, 'undecided'),
+    (2.8, -1.0, 2.75, 3, True, 'undecided'),  # within the rounding of 0.1
+    (2.8, -1.0, 2.6, 3, True, 'refuted in this setting'),
+    (-2.8, 1.0, 3.0, 3, True, 'refuted in this setting'),
+    (2.8, -1.0, 2.6, 3, False, 'not reproduced'),
+    (0.0, -1.0, 1.0, 3, False, 'reproduced'),
+    (2.8, 1.0, 3.0, 1, True, 'untested'),
   ],
 )
-def test_a_verdict_follows_from_the_interval(reported, low, high, count, verdict):
+def test_a_verdict_follows_from_the_interval(
+  reported, low, high, count, can_refute, verdict
+):
+  claim = claims.Claim('', '', '', '', reported, can_refute=can_refute)
   comparison = Comparison([0.0] * count, (low + high) / 2, low, high)
-  assert claims.verdict(reported, comparison) == verdict
+  assert claims.verdict(claim, comparison) == verdict
 
 
 def test_seen_and_unseen_users_are_apart_and_compared_with_fedavg_by_seed(
