@@ -9,7 +9,8 @@ from moon_jax.building import programs
 # Knobs that do not change the programs of a run.
 NO_PROGRAM = {
   *('num_rounds', 'checkpoint_every_rounds', 'eval_every_rounds', 'execution.profile'),
-  *('optimizer.learning_rate', 'seed', 'data.path', 'initial_weights'),
+  *('optimizer.learning_rate', 'seed', 'data.path', 'data.dir', 'initial_weights'),
+  *('keep_best', 'best_by', 'logger', 'execution.client_store'),
 }
 compile_programs = programs.compile_programs
 _compiled = {}  # what decides the programs -> the programs

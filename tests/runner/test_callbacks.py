@@ -183,20 +183,29 @@ def test_a_number_of_a_callback_is_a_column_also_after_a_stop(tmp_path, three_ro
     (1, 0.5, 'or no text'),
   ],
 )
-def test_what_is_no_column_of_a_callback_is_one_line(
-  tmp_path, three_rounds, name, number, problem
-):
-  def add(round):
-    if round.number == 2:
-      round.metrics[name] = number
+def test_what_is_no_column_of_a_callback_is_one_line(name, number, problem):
+  round = some_round(2)
 
+  def add(round):
+    round.metrics[name] = number
+
+  checked = callbacks.CheckedCallback(callbacks.callback_of(add))
   if not problem:
-    lines = moon_jax.run(config(), tmp_path / 'run', callbacks=[add]).metrics
-    assert lines[1][name] == number
+    checked.after_round(round)
+    assert round.metrics[name] == number
     return
   with pytest.raises(UsageError, match=problem) as caught:
-    moon_jax.run(config(), tmp_path / 'run', callbacks=[add])
+    checked.after_round(round)
   assert '\n' not in str(caught.value)
+
+
+def test_what_is_no_column_of_a_callback_is_not_recorded(tmp_path, three_rounds):
+  def add(round):
+    if round.number == 2:
+      round.metrics['f1'] = float('nan')
+
+  with pytest.raises(UsageError, match='must be a finite number'):
+    moon_jax.run(config(), tmp_path / 'run', callbacks=[add])
   assert moon_jax.run(config(), tmp_path / 'run').metrics == three_rounds[0].metrics
 
 

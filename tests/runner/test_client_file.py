@@ -2,18 +2,15 @@
 
 import gzip
 import math
-from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 import pytest
 
-import moon_jax
-from moon_jax.core.errors import NoCheckpointError, RunError, UsageError
-from moon_jax.runner import client_file, round_records
+from moon_jax.core.errors import NoCheckpointError, RunError
+from moon_jax.runner import client_file
 from moon_jax.runner.client_file import ClientFile, Columns
 from moon_jax.runner.run_files import CLIENTS
-from tests.data import federations
 from tests.runner.test_files import fill
 
 COLUMNS = Columns(
@@ -191,121 +188,3 @@ def test_ten_thousand_clients_over_a_hundred_rounds_take_a_few_megabytes(tmp_pat
       file.add(number, {'user_accuracy': rng.binomial(sizes, skill) / sizes})
   # A tenth of the rounds.
   assert (tmp_path / CLIENTS).stat().st_size < 0.35e6
-
-
-# --- runs -----------------------------------------------------------------------------
-
-NATURAL = {
-  'algorithm': 'fedavg',
-  'model': 'mlp',
-  'partition.name': 'natural',
-  'partition.min_size': 5,
-  'batch_size': 8,
-  'local_epochs': 1,
-  'num_rounds': 2,
-  'eval_every_rounds': 2,
-}
-
-
-def clients_of(folder, changes=MappingProxyType({})):
-  """The file of a finished run on a federation with five users, and its records."""
-  knobs = federations.npz(folder, federations.make_federation())
-  config = moon_jax.load_config('configs/base.py', NATURAL | knobs | changes)
-  run = moon_jax.run(config, folder / 'run')
-  return client_file.read(run.workdir), run
-
-
-def spread(clients, column):
-  """What metrics.jsonl has of a column, from the clients' numbers in the last round."""
-  accuracy = clients.numbers[column][-1]
-  is_tested = ~np.isnan(accuracy)
-  sizes = clients.test_examples[is_tested]
-  num_correct = np.rint(accuracy[is_tested] * sizes)
-  return round_records.over_clients(num_correct, sizes, column)
-
-
-def test_the_users_of_a_federation_by_name(tmp_path):
-  clients, run = clients_of(tmp_path)
-  assert clients.rounds.tolist() == [2]
-  assert moon_jax.load(run.workdir).clients.names == run.clients.names == clients.names
-  federation = federations.make_federation()
-  trained = {
-    name: len(labels)
-    for name, (_, labels) in federation['train'].items()
-    if len(labels) >= 5
-  }
-  tested = {name: len(labels) for name, (_, labels) in federation['test'].items()}
-  names = [*sorted(trained.keys() & tested.keys()), *sorted(tested.keys() - trained)]
-  assert clients.names == names
-  assert clients.training_examples.tolist() == [trained.get(name, 0) for name in names]
-  assert clients.test_examples.tolist() == [tested[name] for name in names]
-  assert clients.numbers.keys() == {'user_accuracy'}
-  last = run.metrics[-1]
-  for column, number in spread(clients, 'user_accuracy').items():
-    assert last[column] == number
-  assert last['user_accuracy_min'] == clients.numbers['user_accuracy'].min()
-
-
-def test_the_clients_own_models_by_name(tmp_path):
-  clients, run = clients_of(tmp_path, {'algorithm': 'ditto'})
-  last = run.metrics[-1]
-  # Two users do not train: they have no models of their own.
-  has_model = clients.training_examples > 0
-  assert has_model.sum() == len(has_model) - 2
-  for column in ('user_accuracy', 'local_accuracy', 'personal_accuracy'):
-    for name, number in spread(clients, column).items():
-      assert last[name] == number
-  user, local, personal = (
-    clients.numbers[f'{model}_accuracy'][-1] for model in ('user', 'local', 'personal')
-  )
-  assert np.isnan(personal).tolist() == (~has_model).tolist()
-  np.testing.assert_array_equal(local[has_model], user[has_model])
-
-
-def test_models_of_clients_on_the_whole_test_set(tmp_path):
-  clients, run = clients_of(tmp_path, {'algorithm': 'solo'})
-  accuracy = clients.numbers['test_accuracy'][-1]
-  assert accuracy.min() == run.metrics[-1]['test_accuracy_worst']
-  assert accuracy.mean() == run.metrics[-1]['test_accuracy']
-  assert (clients.test_examples > 0).any()
-
-
-def test_clients_without_names_are_numbered(tmp_path):
-  changes = {'num_clients': 4, 'data.limit': 200, 'data.local_test': 0.25}
-  config = moon_jax.load_config(
-    'configs/base.py', {'algorithm': 'fedavg', 'num_rounds': 1, **changes}
-  )
-  run = moon_jax.run(config, tmp_path / 'run')
-  clients = client_file.read(run.workdir)
-  assert clients.names == ['0', '1', '2', '3']
-  assert clients.test_examples.sum() + clients.training_examples.sum() == 200
-  assert (
-    spread(clients, 'local_accuracy')['local_accuracy_mean']
-    == (run.metrics[-1]['local_accuracy_mean'])
-  )
-
-
-def test_a_resumed_run_ends_with_the_same_file(tmp_path):
-  (tmp_path / 'undisturbed').mkdir()
-  every_round = {'eval_every_rounds': 1, 'checkpoint_every_rounds': 5, 'num_rounds': 3}
-  _, undisturbed = clients_of(tmp_path / 'undisturbed', every_round)
-  knobs = federations.npz(tmp_path, federations.make_federation())
-  config = moon_jax.load_config('configs/base.py', NATURAL | knobs | every_round)
-
-  class Interruption(moon_jax.Callback):
-    def after_round(self, round):
-      if round.number == 3:  # two rounds are recorded, and no state is saved
-        raise KeyboardInterrupt
-
-  with pytest.raises(KeyboardInterrupt):
-    moon_jax.run(config, tmp_path / 'run', callbacks=[Interruption()])
-  assert client_file.read(tmp_path / 'run').rounds.tolist() == [1, 2]
-  moon_jax.run(config, tmp_path / 'run')
-  expected = (undisturbed.workdir / CLIENTS).read_bytes()
-  assert (tmp_path / 'run' / CLIENTS).read_bytes() == expected
-
-
-def test_a_run_without_tests_of_clients_has_no_such_file(workdir):
-  assert not (workdir / CLIENTS).exists()
-  with pytest.raises(UsageError, match=r'has no numbers of single clients'):
-    _ = moon_jax.load(workdir).clients

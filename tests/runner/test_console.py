@@ -9,13 +9,17 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 import rich.console
 
+from moon_jax.building import programs
 from moon_jax.core import activity
 from moon_jax.runner import client_file, console
 from moon_jax.runner import clock as clock_lib
+from moon_jax.runner import rounds as rounds_lib
+from moon_jax.runner import screen as screen_lib
 from moon_jax.runner.callbacks import Run
 from moon_jax.runner.console import (
   Console,
@@ -26,6 +30,8 @@ from moon_jax.runner.console import (
 )
 from moon_jax.runner.rounds import Round
 from moon_jax.runner.screen import Screen
+from tests.processes import check_success, launched
+from tests.run_directories import words_of
 
 RECORD = {
   'round': 3,
@@ -189,6 +195,36 @@ def test_the_last_line_has_the_last_test_the_best_and_the_first_near_it():
   assert '(test accuracy 0.9500 in round 28, which validation chose, 95%' in chosen
 
 
+def slowly(function):
+  """A function that takes a second more."""
+
+  def call(*arguments, **options):
+    time.sleep(1)
+    return function(*arguments, **options)
+
+  return call
+
+
+def test_a_file_has_a_line_whenever_nothing_was_said_for_a_while(tmp_path, monkeypatch):
+  class SlowJax:
+    device_get = staticmethod(slowly(jax.device_get))
+
+    def __getattr__(self, name):
+      return getattr(jax, name)
+
+  monkeypatch.setattr(screen_lib, 'SILENT_SECONDS', 0.3)
+  monkeypatch.setattr(rounds_lib, 'jax', SlowJax())
+  monkeypatch.setattr(programs, 'compile_programs', slowly(programs.compile_programs))
+  completed = launched(tmp_path, [*words_of(num_rounds=1), '--workdir=run'])
+  check_success(completed)
+  lines = completed.stdout.splitlines()
+  assert re.search(r'one test \.\.\. (\d+ s \.\.\. )+[\d.]+ s\n', completed.stdout)
+  assert 'training round 1/1, 1 s' in lines
+  assert lines.index('training round 1/1, 1 s') < lines.index('testing round 1/1, 1 s')
+  # What a run prints besides is what it was.
+  assert lines[-1] == 'results: run'
+
+
 # A round that takes 1.2 s, and waits that are short: a program of its own.
 WAITING = """
 import sys, time
@@ -205,17 +241,6 @@ rounds.jax = type('Slow', (), vars(rounds.jax) | {
 sys.exit(launch(sys.argv[1:]))
 """
 WORDS = ('--config.num_rounds=1', '--config.mlp.width=8', '--config.logger=')
-
-
-def test_a_file_has_a_line_whenever_nothing_was_said_for_a_while(tmp_path):
-  words = [sys.executable, '-c', WAITING, *WORDS, f'--workdir={tmp_path / "run"}']
-  text = subprocess.run(words, capture_output=True, check=True, text=True).stdout
-  lines = text.splitlines()
-  assert re.search(r'one test \.\.\. (\d+ s \.\.\. )+[\d.]+ s\n', text)
-  assert 'training round 1/1, 1 s' in lines
-  assert lines.index('training round 1/1, 1 s') < lines.index('testing round 1/1, 1 s')
-  # What a run prints besides is what it was.
-  assert lines[-1] == f'results: {tmp_path / "run"}'
 
 
 @pytest.mark.slow

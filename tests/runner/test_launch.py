@@ -11,9 +11,10 @@ import pytest
 from matplotlib import image
 from tensorboardX.proto import event_pb2
 
+import moon_jax
 from moon_jax import catalog
 from moon_jax import config as config_lib
-from moon_jax.core.errors import ExitCode
+from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.core.keys import Purpose, host_rng
 from tests.processes import (
   ROOT,
@@ -40,6 +41,8 @@ def test_run_directory(six_rounds, workdir):
   }
   # The newest two checkpoints are kept.
   assert sorted(p.name for p in (workdir / 'checkpoints').iterdir()) == ['5', '6']
+  with pytest.raises(UsageError, match='has no numbers of single clients'):
+    _ = moon_jax.load(workdir).clients
   for picture in ('curves.png', 'partition.png'):
     assert (workdir / picture).read_bytes().startswith(b'\x89PNG')
 

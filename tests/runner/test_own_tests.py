@@ -1,4 +1,4 @@
-"""Runs whose clients are tested on their own examples."""
+"""Runs whose clients are tested on their own examples: accuracies and `metrics`."""
 
 from types import MappingProxyType
 
@@ -8,18 +8,18 @@ import pytest
 from flax.traverse_util import unflatten_dict
 
 import moon_jax
-from moon_jax.building import experiment
+from moon_jax.building import experiment, fine_tuning
 from moon_jax.building.data import DataOptions, load_data
 from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, host_rng
 from moon_jax.data.scale import numbers_of
-from moon_jax.runner import round_records
+from moon_jax.metrics.classified import Classified
+from moon_jax.metrics.measuring import measure
+from moon_jax.runner import client_file, round_records
 from tests import reference
-from tests.data import federations
 from tests.processes import checkpoint
 from tests.reference import personal
 from tests.reference.networks import Model
-from tests.selection import few
 
 # Clients own 45, 75, 89, 1, 20 and 70 examples: client 3 is too small to be tested.
 DIGITS = {
@@ -38,6 +38,8 @@ DIGITS = {
   'mlp.width': 16,
   'mlp.representation': 8,
 }
+NAMES = 'macro_f1,auc,ece,nll'
+METRICS = {'metrics': NAMES}
 
 
 def config(changes=MappingProxyType({})):
@@ -49,6 +51,12 @@ def config(changes=MappingProxyType({})):
 
 def columns(line, name):
   return {k: v for k, v in line.items() if k.startswith(name)}
+
+
+def check_accuracies(line, kind, correct, sizes):
+  """Checks the columns of accuracies of clients against their correct labels."""
+  expected = round_records.over_clients(correct, sizes, f'{kind}_accuracy')
+  assert columns(line, f'{kind}_accuracy') == pytest.approx(expected, rel=1e-12)
 
 
 def labels_by(model, images):
@@ -69,19 +77,151 @@ def counted(run, labels_of):
   return np.array(correct), np.diff(ends), saved
 
 
-def test_the_global_model_on_each_clients_own_test(tmp_path):
-  run = moon_jax.run(config(), tmp_path / 'run')
-  model = moon_jax.load(run.workdir)
-  correct, sizes, saved = counted(run, lambda _, images: labels_by(model, images))
-  expected = round_records.over_clients(correct, sizes, 'local_accuracy')
-  recorded = columns(run.metrics[-1], 'local_')
-  assert recorded == pytest.approx(expected, rel=1e-12)
+def measured_by(model, images, labels):
+  """The metrics of a loaded model on images of its scale."""
+  logits = model.predict(images).logits
+  return measure(NAMES.split(','), Classified(labels, logits))
+
+
+def own_numbers(run, model_of):
+  """Metric -> [T] numbers of model_of(client) on the client's own examples."""
+  saved = np.load(run.workdir / 'partition.npz')
+  data = load_data(DataOptions(moon_jax.config.validate(config())))
+  numbers = {name: [] for name in NAMES.split(',')}
+
+  def measure_client(client, images):
+    rows = [*saved['local_test_clients']].index(client)
+    begin, end = saved['local_test_offsets'][rows : rows + 2]
+    labels = data.train_labels[saved['local_test_indices'][begin:end]]
+    model = model_of(client)
+    images = numbers_of(images, model.scale)
+    for name, number in measured_by(model, images, labels).items():
+      numbers[name].append(number)
+    return np.zeros(len(images))
+
+  counted(run, measure_client)
+  return {name: np.array(of_clients) for name, of_clients in numbers.items()}
+
+
+def check_confusion(run, kind, model_of):
+  """Checks the confusion matrix that is summed over the clients' own models."""
+  expected = np.zeros((10, 10), int)
+  saved = np.load(run.workdir / 'partition.npz')
+  data = load_data(DataOptions(moon_jax.config.validate(config())))
+
+  def count_client(client, images):
+    row = [*saved['local_test_clients']].index(client)
+    begin, end = saved['local_test_offsets'][row : row + 2]
+    labels = data.train_labels[saved['local_test_indices'][begin:end]]
+    model = model_of(client)
+    predicted = model.predict(numbers_of(images, model.scale)).labels
+    np.add.at(expected, (labels, predicted), 1)
+    return np.zeros(len(images))
+
+  counted(run, count_client)
+  arrays = np.load(run.workdir / 'confusion.npz')
+  assert arrays[f'{kind}_confusion'].tolist() == expected.tolist()
+  assert expected.sum() > 0
+  assert (run.workdir / f'confusion_{kind}.png').exists()
+
+
+def check_clients(line, kind, numbers):
+  """Checks the columns of tests of clients against the number of each."""
+  for name, of_clients in numbers.items():
+    expected = round_records.metrics_over_clients({name: of_clients}, kind)
+    recorded = columns(line, f'{kind}_{name}')
+    assert recorded == pytest.approx(expected, rel=1e-5)
+    assert recorded[f'{kind}_{name}_std'] > 0
+
+
+# MOON's clients remember a model, and fine-tuning has no contrastive term. Nor has it
+# a schedule: at the rate of the second round, 1e-5, the model would stay as it is.
+MOON = {
+  'algorithm': 'moon',
+  'execution.client_store': 'disk',
+  'optimizer.schedule': 'exponential',
+  'optimizer.decay': 1e-4,
+  'optimizer.decay_every': 1,
+}
+
+
+@pytest.fixture(scope='module')
+def tuned(tmp_path_factory):
+  """A run with a global model, which each client fine-tunes, and with metrics."""
+  changes = MOON | METRICS | {'fine_tune_epochs': 5}
+  return moon_jax.run(config(changes), tmp_path_factory.mktemp('tuned') / 'run')
+
+
+@pytest.fixture(scope='module')
+def ditto(tmp_path_factory):
+  """A run with a global model and clients' own ones."""
+  changes = {'algorithm': 'ditto', 'ditto.lam': 0.1, 'execution.devices': 2}
+  folder = tmp_path_factory.mktemp('ditto')
+  return moon_jax.run(config(changes | METRICS), folder / 'run')
+
+
+@pytest.fixture(scope='module')
+def solo(tmp_path_factory):
+  """A run with clients' own models alone, which are on the disk."""
+  changes = {'algorithm': 'solo', 'execution.client_store': 'disk', 'local_epochs': 20}
+  folder = tmp_path_factory.mktemp('solo')
+  return moon_jax.run(config(changes | METRICS), folder / 'run')
+
+
+def models_of_clients(run):
+  return [moon_jax.load(run.workdir, client=client) for client in range(6)]
+
+
+def test_the_global_model_on_each_clients_own_test(tuned):
+  model = moon_jax.load(tuned.workdir)
+  correct, sizes, saved = counted(tuned, lambda _, images: labels_by(model, images))
+  check_accuracies(tuned.metrics[-1], 'local', correct, sizes)
   worst = 'local_accuracy_min'
-  assert run.summary[worst] == recorded[worst]
+  assert tuned.summary[worst] == tuned.metrics[-1][worst]
   # Every example trains or tests, and none does both.
   together = np.concatenate([saved['indices'], saved['local_test_indices']])
   assert sorted(together.tolist()) == list(range(300))
   assert saved['class_counts'].sum() == 300 - sizes.sum()
+
+
+def test_clients_without_names_are_numbered(tuned):
+  model = moon_jax.load(tuned.workdir)
+  correct, sizes, _ = counted(tuned, lambda _, images: labels_by(model, images))
+  clients = client_file.read(tuned.workdir)
+  assert clients.names == ['0', '1', '2', '4', '5']
+  assert clients.test_examples.tolist() == sizes.tolist()
+  accuracy = clients.numbers['local_accuracy'][-1]
+  assert np.rint(accuracy * sizes).tolist() == correct.tolist()
+
+
+def test_a_global_model_on_all_examples(tuned):
+  model = moon_jax.load(tuned.workdir)
+  images, labels = model.test_data()
+  last = tuned.metrics[-1]
+  for name, number in measured_by(model, images, labels).items():
+    assert last[f'test_{name}'] == pytest.approx(number, rel=1e-5)
+    assert tuned.summary[f'test_{name}'] == last[f'test_{name}']
+  assert last['test_nll'] == pytest.approx(last['test_loss'], rel=1e-5)
+  arrays = np.load(tuned.workdir / 'confusion.npz')
+  predicted = model.predict(images).labels
+  assert arrays['round'] == 2
+  assert (
+    arrays['confusion'].tolist()
+    == Classified(labels, np.eye(10)[predicted]).confusion.tolist()
+  )
+
+
+def test_metrics_and_fine_tuning_change_no_other_column(tuned, tmp_path):
+  plain = moon_jax.run(config(MOON), tmp_path / 'run')
+  for line, other in zip(tuned.metrics, plain.metrics, strict=True):
+    assert {name: line[name] for name in other} == other
+    added = line.keys() - other
+    assert {'test_nll', 'local_nll_mean', 'tuned_nll_mean'} <= added
+    assert all(
+      name.startswith('tuned_') or any(metric in name for metric in NAMES.split(','))
+      for name in added
+    )
+  assert not (plain.workdir / 'confusion.npz').exists()
 
 
 def normal(images):
@@ -91,15 +231,14 @@ def normal(images):
 
 
 def predicted(model, images):
-  """[M] labels by the reference's network."""
-  logits = reference.mlp.forward(model, normal(images), training=False)[-2]
-  return np.argmax(logits, 1)
+  """[M] labels by the reference's network, of at most 32 images."""
+  filled = np.resize(normal(images), (32, *images.shape[1:]))  # one shape compiles once
+  logits = reference.mlp.forward(model, filled, training=False)[-2]
+  return np.argmax(logits, 1)[: len(images)]
 
 
-def test_dittos_models_on_each_clients_own_test(tmp_path):
-  settings = config({'algorithm': 'ditto', 'ditto.lam': 0.1, 'execution.devices': 2})
-  run = moon_jax.run(settings, tmp_path / 'run')
-  saved = checkpoint(run.workdir, 2)
+def test_dittos_models_on_each_clients_own_test(ditto):
+  saved = checkpoint(ditto.workdir, 2)
   client_params = {}
   for path, (dtype, shape, data) in saved.items():
     if path.startswith('/clients/params/'):
@@ -108,23 +247,30 @@ def test_dittos_models_on_each_clients_own_test(tmp_path):
 
   def labels_of(client, images):
     params = unflatten_dict({p: leaf[client] for p, leaf in client_params.items()}, '/')
-    loaded = moon_jax.load(run.workdir, client=client).variables['params']
+    loaded = moon_jax.load(ditto.workdir, client=client).variables['params']
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
     return predicted(Model(params, {}), images)
 
-  correct, sizes, _ = counted(run, labels_of)
-  expected = round_records.over_clients(correct, sizes, 'personal_accuracy')
-  recorded = columns(run.metrics[-1], 'personal_accuracy')
-  assert recorded == pytest.approx(expected, rel=1e-12)
+  last = ditto.metrics[-1]
+  correct, sizes, _ = counted(ditto, labels_of)
+  check_accuracies(last, 'personal', correct, sizes)
   # Beside them, the global model is tested on the same examples.
-  shared = moon_jax.load(run.workdir)
-  local, _, _ = counted(run, lambda _, images: labels_by(shared, images))
-  expected = round_records.over_clients(local, sizes, 'local_accuracy')
-  assert columns(run.metrics[-1], 'local_') == pytest.approx(expected, rel=1e-12)
+  shared = moon_jax.load(ditto.workdir)
+  local, _, _ = counted(ditto, lambda _, images: labels_by(shared, images))
+  check_accuracies(last, 'local', local, sizes)
   assert (local != correct).any()
 
 
-@pytest.mark.parametrize('algorithm', few(['apfl'], ['fedrep', 'pfedme', 'fedala']))
+def test_metrics_of_the_global_and_the_own_models(ditto):
+  own_models = models_of_clients(ditto)
+  shared = moon_jax.load(ditto.workdir)
+  last = ditto.metrics[-1]
+  check_clients(last, 'personal', own_numbers(ditto, own_models.__getitem__))
+  check_clients(last, 'local', own_numbers(ditto, lambda client: shared))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('algorithm', ['apfl', 'fedrep', 'pfedme', 'fedala'])
 def test_the_model_of_each_client_that_is_loaded_is_the_tested_one(algorithm, tmp_path):
   run = moon_jax.run(
     config({'algorithm': algorithm, 'num_rounds': 3}), tmp_path / 'run'
@@ -134,9 +280,7 @@ def test_the_model_of_each_client_that_is_loaded_is_the_tested_one(algorithm, tm
     return labels_by(moon_jax.load(run.workdir, client=client), images)
 
   correct, sizes, _ = counted(run, labels_of)
-  expected = round_records.over_clients(correct, sizes, 'personal_accuracy')
-  recorded = columns(run.metrics[-1], 'personal_accuracy')
-  assert recorded == pytest.approx(expected, rel=1e-12)
+  check_accuracies(run.metrics[-1], 'personal', correct, sizes)
 
 
 def fine_tuned(run, epochs):
@@ -182,44 +326,32 @@ def test_per_fedavgs_models_are_an_inner_step_away_from_the_global_one(tmp_path)
     )
 
   correct, sizes, _ = counted(run, labels_of)
-  expected = round_records.over_clients(correct, sizes, 'personal_accuracy')
-  recorded = columns(run.metrics[-1], 'personal_accuracy')
-  assert recorded == pytest.approx(expected, rel=1e-12)
+  check_accuracies(run.metrics[-1], 'personal', correct, sizes)
   before, _, _ = counted(run, lambda c, images: labels_of(c, images, is_adapted=False))
-  expected = round_records.over_clients(before, sizes, 'local_accuracy')
-  assert columns(run.metrics[-1], 'local_') == pytest.approx(expected, rel=1e-12)
+  check_accuracies(run.metrics[-1], 'local', before, sizes)
   assert (before != correct).any()
 
 
-def test_the_global_model_fine_tuned_by_each_client(tmp_path):
-  # MOON's clients remember a model, and fine-tuning has no contrastive term. Nor has it
-  # a schedule: at the rate of the second round, 1e-5, the model would stay as it is.
-  changes = {
-    'algorithm': 'moon',
-    'execution.client_store': 'disk',
-    'optimizer.schedule': 'exponential',
-    'optimizer.decay': 1e-4,
-    'optimizer.decay_every': 1,
-  }
-  run = moon_jax.run(config(changes | {'fine_tune_epochs': 5}), tmp_path / 'tuned')
-  correct, sizes = fine_tuned(run, 5)
+def test_the_global_model_fine_tuned_by_each_client(tuned):
+  last = tuned.metrics[-1]
+  correct, sizes = fine_tuned(tuned, 5)
   # Three epochs, as in a round, would give other results.
-  assert (correct != fine_tuned(run, 3)[0]).any()
-  expected = round_records.over_clients(correct, sizes, 'tuned_accuracy')
-  assert columns(run.metrics[-1], 'tuned_') == pytest.approx(expected, rel=1e-12)
-  last = run.metrics[-1]
-  assert run.summary['tuned_accuracy_mean'] == last['tuned_accuracy_mean']
+  assert (correct != fine_tuned(tuned, 3)[0]).any()
+  check_accuracies(last, 'tuned', correct, sizes)
+  assert tuned.summary['tuned_accuracy_mean'] == last['tuned_accuracy_mean']
   assert last['tuned_accuracy_mean'] != last['local_accuracy_mean']
-  # All other columns are the same without fine-tuning.
-  without = moon_jax.run(config(changes), tmp_path / 'run').metrics
-  for line, other in zip(run.metrics, without, strict=True):
-    tuned = columns(line, 'tuned_')
-    assert {k: v for k, v in line.items() if k not in tuned} == other
+  assert last['tuned_nll_mean'] != last['local_nll_mean']
+  confusion = np.load(tuned.workdir / 'confusion.npz')['tuned_confusion']
+  assert confusion.sum() == sizes.sum()
+  assert np.trace(confusion) == correct.sum()
+  assert (tuned.workdir / 'confusion_tuned.png').exists()
 
 
-def test_fine_tuning_of_a_file_is_for_the_algorithms_that_have_it(tmp_path):
-  knobs = DIGITS | {'fine_tune_epochs': 1, 'algorithm': 'solo', 'num_rounds': 1}
-  assert not columns(moon_jax.run(knobs, tmp_path / 'run').metrics[-1], 'tuned_')
+def test_fine_tuning_of_a_file_is_for_the_algorithms_that_have_it():
+  for algorithm, column in (('solo', []), ('fedavg', ['tuned_accuracy'])):
+    knobs = DIGITS | {'fine_tune_epochs': 1, 'algorithm': algorithm}
+    built = experiment.build(moon_jax.config.validate(knobs))
+    assert [*fine_tuning.tunings(built)] == column
 
 
 @pytest.mark.parametrize(
@@ -235,24 +367,31 @@ def test_what_cannot_be_fine_tuned(changes, problem):
     experiment.build(moon_jax.config.validate(settings))
 
 
-@pytest.mark.parametrize(
-  ('algorithm', 'tier'), few([('solo', 'disk')], [('fedper', 'device')])
-)
-def test_each_clients_own_model_on_its_own_test(algorithm, tier, tmp_path):
-  changes = {
-    'algorithm': algorithm,
-    'local_epochs': 20,
-    'execution.client_store': tier,
-  }
-  run = moon_jax.run(config(changes), tmp_path / 'run')
-  models = [moon_jax.load(run.workdir, client=client) for client in range(6)]
-  correct, sizes, _ = counted(run, lambda i, images: labels_by(models[i], images))
+def test_each_clients_own_model_on_its_own_test(solo):
+  models = models_of_clients(solo)
+  correct, sizes, _ = counted(solo, lambda i, images: labels_by(models[i], images))
   # The model of another client gives other results.
-  others = counted(run, lambda i, images: labels_by(models[i - 1], images))[0]
+  others = counted(solo, lambda i, images: labels_by(models[i - 1], images))[0]
   assert (correct != others).any()
-  expected = round_records.over_clients(correct, sizes, 'personal_accuracy')
-  assert columns(run.metrics[-1], 'personal_') == pytest.approx(expected, rel=1e-12)
-  assert not columns(run.metrics[-1], 'local_')
+  last = solo.metrics[-1]
+  check_accuracies(last, 'personal', correct, sizes)
+  assert not columns(last, 'local_')
+  check_clients(last, 'personal', own_numbers(solo, models.__getitem__))
+  check_confusion(solo, 'personal', models.__getitem__)
+  # The whole test set counts once for each client's model.
+  images, labels = models[0].test_data()
+  of_models = [measured_by(model, images, labels) for model in models]
+  for name in NAMES.split(','):
+    mean = np.mean([numbers[name] for numbers in of_models])
+    assert last[f'test_{name}'] == pytest.approx(mean, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_own_layers_on_each_clients_own_test(tmp_path):
+  run = moon_jax.run(config({'algorithm': 'fedper'}), tmp_path / 'run')
+  models = models_of_clients(run)
+  correct, sizes, _ = counted(run, lambda i, images: labels_by(models[i], images))
+  check_accuracies(run.metrics[-1], 'personal', correct, sizes)
 
 
 @pytest.mark.slow
@@ -267,35 +406,6 @@ def test_the_devices_share_the_clients():
     }
     lines += [round.metrics for round in moon_jax.rounds(config(changes))]
   assert columns(lines[0], 'local_') == pytest.approx(columns(lines[1], 'local_'))
-
-
-def test_natural_users_are_tested_on_their_tests(tmp_path):
-  federation = federations.make_federation()
-  knobs = federations.npz(tmp_path, federation) | {'partition.name': 'natural'}
-  knobs |= {'partition.min_size': 5, 'data.local_test': 0.0, 'algorithm': 'solo'}
-  knobs |= {'data.limit': 0, 'participation': 1.0}
-  knobs = DIGITS | knobs
-  for name in ('num_clients', 'partition.beta', 'partition.seed'):
-    del knobs[name]
-  settings = moon_jax.load_config('configs/base.py', knobs)
-  run = moon_jax.run(settings, tmp_path / 'run')
-  names = np.load(run.workdir / 'partition.npz')['clients'].tolist()
-  correct, sizes = [], []
-  for client, name in enumerate(names):
-    if name in federation['test']:
-      images, labels = federation['test'][name]
-      model = moon_jax.load(run.workdir, client=client)
-      correct.append(np.sum(model.predict(images).labels == labels))
-      sizes.append(len(labels))
-  expected = round_records.over_clients(
-    np.array(correct), np.array(sizes), 'personal_accuracy'
-  )
-  assert columns(run.metrics[-1], 'personal_') == pytest.approx(expected, rel=1e-12)
-  # With local_test there would be a second test of the same clients.
-  knobs['data.local_test'] = 0.25
-  settings = moon_jax.load_config('configs/base.py', knobs)
-  with pytest.raises(UsageError, match=r'local_test=0\.25 must be 0\.0: the test exam'):
-    experiment.build(moon_jax.config.validate(settings))
 
 
 def test_a_partition_that_is_fixed_has_fixed_tests():
