@@ -1,5 +1,6 @@
 """A file of a model is the model that was trained, here and in other programs."""
 
+import functools
 import json
 import os
 import shutil
@@ -15,9 +16,10 @@ from examples import numpy_model
 from moon_jax import catalog, export
 from moon_jax.core import imports, weights
 from moon_jax.core.errors import ExitCode, NoCheckpointError, UsageError
-from tests.processes import launched
+from tests.processes import check_success, launched
 from tests.refusals import refused
 from tests.run_directories import FEDAVG, edit_lines
+from tests.selection import few
 
 FORMATS = ('x.npz', 'x.safetensors')
 
@@ -122,11 +124,25 @@ def test_a_file_holds_one_model(trained, tmp_path):
     moon_jax.load(tmp_path / 'x.npz', client=1)
 
 
-@pytest.mark.usefixtures('quick_runs')
-def test_the_model_of_a_client_has_no_accuracy_over_all_clients(tmp_path):
-  words = (*FEDAVG[:-1], '--config.algorithm=solo', '--workdir=run')
-  assert launched(tmp_path, words).returncode == 0
-  of_client = moon_jax.load(tmp_path / 'run', client=3)
+@pytest.fixture(scope='module')
+def with_client_models(tmp_path_factory, quick_runs):
+  """Trains a personalised algorithm, once: its name -> the run directory."""
+
+  @functools.cache
+  def run_of(algorithm):
+    folder = tmp_path_factory.mktemp(algorithm)
+    words = [*FEDAVG[:-1], f'--config.algorithm={algorithm}', '--workdir=run']
+    words += ['--config.data.local_test=0.25'] if algorithm == 'ditto' else []
+    check_success(launched(folder, words))
+    return folder / 'run'
+
+  return run_of
+
+
+def test_the_model_of_a_client_has_no_accuracy_over_all_clients(
+  with_client_models, tmp_path
+):
+  of_client = moon_jax.load(with_client_models('fedper'), client=3)
   assert 'test_accuracy' not in of_client.about
   of_client.save(tmp_path / 'x.npz')
   reloaded = moon_jax.load(tmp_path / 'x.npz', client=3)
@@ -225,14 +241,12 @@ def test_the_same_logits_in_other_programs(trained, tmp_path):
   check_in_other_programs(trained, tmp_path)
 
 
-@pytest.mark.usefixtures('quick_runs')
-@pytest.mark.parametrize('algorithm', ['fedper', 'ditto'])
-def test_the_models_of_clients_in_other_programs(algorithm, tmp_path):
-  words = [*FEDAVG[:-1], f'--config.algorithm={algorithm}', '--workdir=run']
-  words += ['--config.data.local_test=0.25'] if algorithm == 'ditto' else []
-  assert launched(tmp_path, words).returncode == 0
-  model = moon_jax.load(tmp_path / 'run', client=3)
-  other = moon_jax.load(tmp_path / 'run', client=2)
+@pytest.mark.parametrize('algorithm', few(['fedper'], ['ditto']))
+def test_the_models_of_clients_in_other_programs(
+  algorithm, with_client_models, tmp_path
+):
+  run = with_client_models(algorithm)
+  model, other = (moon_jax.load(run, client=client) for client in (3, 2))
   assert np.any(model.predict(IMAGES).logits != other.predict(IMAGES).logits)
   check_in_other_programs(model, tmp_path)
   assert 'client 3 in 2 rounds' in (tmp_path / 'model.py').read_text()

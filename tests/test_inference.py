@@ -24,7 +24,7 @@ from moon_jax.round.examination import with_empty_sums
 from moon_jax.runner import checkpoint, start
 from tests import world
 from tests.data.federations import save_arrays
-from tests.processes import ROOT, contents, launch
+from tests.processes import contents
 from tests.refusals import refused
 from tests.run_directories import edit_json
 
@@ -472,8 +472,8 @@ def test_wrong_pictures_are_one_line(
   assert not (tmp_path / 'x.csv').exists()
 
 
-def test_help_of_predict():
-  helped = launch(ROOT, '--help', program=('-m', 'moon_jax.predict'))
-  assert (helped.returncode, helped.stderr) == (ExitCode.DONE, '')
+def test_help_of_predict(capsys):
+  code, text = predict(capsys, ['--help'])
+  assert code == ExitCode.DONE
   for flag in ('--workdir=', '--input=', '--output=', '--client='):
-    assert flag in helped.stdout
+    assert flag in text

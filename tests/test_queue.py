@@ -72,8 +72,8 @@ def test_the_order_is_that_of_the_table(queued_runs):
 def test_each_run_is_kept_once_and_what_was_stopped_goes_on(
   queued_runs, results, monkeypatch
 ):
-  moon_runs = queued_runs[1::2]
-  names = [queued_run.name for queued_run in moon_runs]
+  two_runs = queued_runs[::2]  # of FedAvg
+  names = [queued_run.name for queued_run in two_runs]
   begun_names = []
   run = start.run
 
@@ -83,15 +83,15 @@ def test_each_run_is_kept_once_and_what_was_stopped_goes_on(
 
   monkeypatch.setattr(start, 'run', record_and_run)
   with pytest.raises(stop_requests.StoppedError):
-    queue.work(moon_runs, results, StopInTheFirstRound())
+    queue.work(two_runs, results, StopInTheFirstRound())
   assert kept_runs.read_all(results) == {}
-  line = last_line(moon_runs, results, 1)
+  line = last_line(two_runs, results, 1)
   assert line.startswith('kept: 0 runs; left: 2, 3 rounds, 0.0 hours on 1 ')
   # As if the process was killed while it kept the run.
   path = kept_runs.path_of(results, names[0])
   results.mkdir()
   path.with_name(path.name + files.PARTIAL).write_bytes(b'half')
-  assert queue.work(moon_runs, results, stop_requests.Stop()) is ExitCode.DONE
+  assert queue.work(two_runs, results, stop_requests.Stop()) is ExitCode.DONE
   assert begun_names == [names[0], names[0], names[1]]
   runs = kept_runs.read_all(results)
   assert sorted(runs) == sorted(names)
@@ -100,9 +100,9 @@ def test_each_run_is_kept_once_and_what_was_stopped_goes_on(
     assert kept_run.provenance['machine']['processor']
     assert 'git_commit' in kept_run.provenance
     assert 'checkpoint_every' not in kept_run.command
-  assert queue.work(moon_runs, results, stop_requests.Stop()) is ExitCode.DONE
+  assert queue.work(two_runs, results, stop_requests.Stop()) is ExitCode.DONE
   assert len(begun_names) == 3
-  line = last_line(moon_runs, results, 2)
+  line = last_line(two_runs, results, 2)
   assert line == 'kept: 2 runs; left: 0, 0 rounds, 0.0 hours on 2 jobs'
 
 

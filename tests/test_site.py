@@ -52,8 +52,16 @@ def blocks(page, language):
   return [code for name, code in BLOCK.findall(page.read_text()) if name == language]
 
 
-def pages_with(language):
-  return [pytest.param(page, id=page.stem) for page in PAGES if blocks(page, language)]
+# Their examples train many networks; what they show has tests of its own.
+SLOW = ('data', 'from_python', 'parts')
+
+
+def pages_with(language, slow=()):
+  return [
+    pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (page.stem in slow))
+    for page in PAGES
+    if blocks(page, language)
+  ]
 
 
 @pytest.fixture
@@ -66,7 +74,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures('own_parts')
-@pytest.mark.parametrize('page', pages_with('python'))
+@pytest.mark.parametrize('page', pages_with('python', SLOW))
 def test_the_python_of_a_page_runs(page, folder):
   """One block after the other; a block that begins with a file's name is that file."""
   names = {}

@@ -1,6 +1,7 @@
 """Imports point one way; an algorithm is two files; the reference is its own."""
 
 import ast
+import functools
 import pathlib
 import re
 import shutil
@@ -73,6 +74,11 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 FILES = [path for path in PACKAGE.rglob('*.py') if path != PACKAGE / '__init__.py']
 
 
+@functools.cache
+def tree_of(path):
+  return ast.parse(path.read_text())
+
+
 def name_in_layers(*names):
   """('report', 'figures', ...) -> 'report.figures', or 'report': as LAYERS has it."""
   module_name = '.'.join(names[:2])
@@ -85,7 +91,7 @@ def layer_name(path):
 
 def imported_names(path):
   """The names in LAYERS of what a file imports from the package."""
-  for node in ast.walk(ast.parse(path.read_text())):
+  for node in ast.walk(tree_of(path)):
     if isinstance(node, ast.ImportFrom) and (node.module or '').startswith('moon_jax'):
       parents = node.module.split('.')[1:]
       for alias in node.names:
@@ -126,7 +132,7 @@ def docstrings(tree):
 
 def spelled_flags(path):
   """The texts of a file, other than docstrings, in which a flag is spelled."""
-  tree = ast.parse(path.read_text())
+  tree = tree_of(path)
   exempt = {id(node) for node in docstrings(tree)}
   for node in ast.walk(tree):
     is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)

@@ -409,7 +409,8 @@ get_config = defaults
 @pytest.mark.usefixtures('quick_runs')
 def test_an_optimizer_and_a_schedule(folder, capsys):
   (folder / 'heavy.py').write_text(HEAVY)
-  words = ['--config=heavy.py', '--config.optimizer.weight_decay=0.1', *TINY]
+  words = ['--config=heavy.py', '--config.algorithm=fedavg', *TINY]
+  words += ['--config.optimizer.weight_decay=0.1']
   heavy = [*words, '--config.optimizer.name=heavy', '--config.heavy.beta=0.5']
   heavy += ['--config.optimizer.schedule=halved', '--workdir=heavy']
   assert launch(heavy) == ExitCode.DONE

@@ -295,7 +295,7 @@ ANYTHING = st.recursive(
   changed=st.dictionaries(st.sampled_from(list(catalog.every_knob())), ANYTHING),
   unknown_knobs=st.dictionaries(st.text(), ANYTHING),
 )
-@hypothesis_settings(deadline=None)
+@hypothesis_settings(max_examples=40, deadline=None)
 def test_any_values_make_a_config_or_lines(changed, unknown_knobs):
   values = settings() | changed | unknown_knobs
   lines = ()

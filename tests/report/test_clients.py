@@ -9,7 +9,7 @@ import tempfile
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from moon_jax.report import (
@@ -236,7 +236,7 @@ def test_first_tables_have_the_clients_own_tests(tmp_path):
   assert plain.charts()['test_accuracy'].title == 'Test accuracy'
 
 
-@settings(max_examples=8, deadline=None, phases=[Phase.generate])
+@settings(max_examples=3, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(
   algorithms=st.sets(st.sampled_from(sorted(COLUMNS)), min_size=1),
   num_seeds=st.integers(1, 3),
@@ -244,6 +244,7 @@ def test_first_tables_have_the_clients_own_tests(tmp_path):
   num_rounds=st.integers(1, 4),
   seed=st.integers(0, 2**32 - 1),
 )
+@example(algorithms=set(COLUMNS), num_seeds=2, num_clients=10, num_rounds=3, seed=0)
 def test_the_report_equals_the_records(
   algorithms, num_seeds, num_clients, num_rounds, seed
 ):

@@ -13,6 +13,7 @@ from PIL import Image
 
 from moon_jax.report import figures, interactive
 from moon_jax.report.charts import Line, LineChart, Matrix, Scatter, Spread, style_of
+from tests.selection import few
 
 # A warning of matplotlib that a layout fails is an error.
 pytestmark = pytest.mark.filterwarnings('error')
@@ -188,25 +189,31 @@ def inches(figure, panel):
   return box.width / figure.dpi, box.height / figure.dpi
 
 
+# Of each kind the one with the most, or with the longest names.
+FULL = [
+  over_rounds([*LONG, *SHORT, *ODD]),
+  sweep(24),
+  spread([*LONG, *SHORT, *ODD]),
+  matrix(100, 100),
+  matrix(4, 4)._replace(rows=NAMES, columns=NAMES),
+  scatters(1)[0]._replace(class_names=NAMES),
+]
+OTHERS = [
+  over_rounds(SHORT),
+  over_rounds(LONG),
+  over_rounds(SHORT, num_rounds=1),
+  sweep(3),
+  spread(SHORT[:1]),
+  matrix(10, 10),
+  matrix(2, 2),
+  matrix(60, 9)._replace(rows=[f'class {n:030d}' for n in range(60)]),
+  *scatters(1),
+]
+
+
 @pytest.mark.parametrize(
   'chart',
-  [
-    over_rounds(SHORT),
-    over_rounds(LONG),
-    over_rounds([*LONG, *SHORT, *ODD]),
-    over_rounds(SHORT, num_rounds=1),
-    sweep(3),
-    sweep(24),
-    spread(SHORT[:1]),
-    spread([*LONG, *SHORT, *ODD]),
-    matrix(10, 10),
-    matrix(2, 2),
-    matrix(100, 100),
-    matrix(4, 4)._replace(rows=NAMES, columns=NAMES),
-    matrix(60, 9)._replace(rows=[f'class {n:030d}' for n in range(60)]),
-    *scatters(1),
-    scatters(1)[0]._replace(class_names=NAMES),
-  ],
+  [*FULL, *(pytest.param(chart, marks=pytest.mark.slow) for chart in OTHERS)],
   ids=lambda chart: chart.name,
 )
 def test_texts_are_in_the_picture_and_over_nothing(chart):
@@ -218,7 +225,7 @@ def test_texts_are_in_the_picture_and_over_nothing(chart):
   assert height > (1.0 if isinstance(chart, Spread) else 2.2)
 
 
-@pytest.mark.parametrize('number', [1, 6, 9])
+@pytest.mark.parametrize('number', few([1, 6], [9]))
 def test_panels_beside_each_other(number):
   figure = figures.tiled(scatters(number))
   FigureCanvasAgg(figure).draw()
@@ -244,7 +251,7 @@ def test_a_legend_names_what_it_shows_wholly_and_in_order(chart):
 
 
 @pytest.mark.parametrize(
-  ('num_rounds', 'max_ticks'), [(1, 1), (2, 2), (6, 6), (400, 12)]
+  ('num_rounds', 'max_ticks'), few([(1, 1), (400, 12)], [(2, 2), (6, 6)])
 )
 def test_rounds_are_whole_numbers(num_rounds, max_ticks):
   figure = drawn(over_rounds(SHORT, num_rounds))

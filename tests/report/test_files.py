@@ -24,6 +24,7 @@ from tests.report.reports import Collected, write_runs, write_two_algorithms
 from tests.run_directories import edit_json
 
 ONE_RUN = {'a': ([0.5], '')}
+EMPTY = mock.Mock(savefig=lambda file, **options: None)  # in place of a figure
 
 
 class Written(NamedTuple):
@@ -163,19 +164,27 @@ def test_a_folder_with_the_manifest_of_another_program_is_refused(content, tmp_p
 @pytest.fixture
 def undrawn(monkeypatch):
   """The figures of reports are empty files."""
-  figure = mock.Mock(savefig=lambda file, **options: None)
-  monkeypatch.setattr(report_files.figures, 'draw', lambda chart, styles: figure)
+  monkeypatch.setattr(report_files.figures, 'draw', lambda chart, styles: EMPTY)
+
+
+@pytest.fixture(scope='module')
+def report(tmp_path_factory):
+  return Collected(write_runs(tmp_path_factory.mktemp('one_run'), ONE_RUN))
+
+
+@pytest.fixture(scope='module')
+def out_of_report(report, tmp_path_factory):
+  """The folder of a report."""
+  out = tmp_path_factory.mktemp('earlier') / 'out'
+  with mock.patch.object(report_files.figures, 'draw', return_value=EMPTY):
+    write(report, out)
+  return out
 
 
 @pytest.fixture
-def report(tmp_path, undrawn):
-  return Collected(write_runs(tmp_path / 'runs', ONE_RUN))
-
-
-@pytest.fixture
-def old_report(report, tmp_path):
+def old_report(out_of_report, undrawn, tmp_path):
   """The folder of an earlier report, beside a folder that is none of its business."""
-  write(report, tmp_path / 'out')
+  shutil.copytree(out_of_report, tmp_path / 'out')
   (tmp_path / 'keep').mkdir()
   (tmp_path / 'keep/a').write_text('precious')
   return tmp_path / 'out'
@@ -251,7 +260,8 @@ def test_only_names_of_a_report_are_removed(name, report, old_report):
   assert all(path.exists() for path in (*mine, old_report.parent / 'keep/a'))
 
 
-def test_a_folder_with_other_files_is_refused(report, tmp_path, monkeypatch, capsys):
+def test_a_folder_with_other_files_is_refused(tmp_path, monkeypatch, capsys):
+  write_runs(tmp_path / 'runs', ONE_RUN)
   monkeypatch.chdir(tmp_path)
   before = processes.contents(tmp_path)
   assert main(['runs', '--out=.', '--features=none']) == ExitCode.USAGE
@@ -260,6 +270,7 @@ def test_a_folder_with_other_files_is_refused(report, tmp_path, monkeypatch, cap
   assert processes.contents(tmp_path) == before
 
 
+@pytest.mark.usefixtures('undrawn')
 def test_a_report_that_was_ended_can_be_made_again(report, tmp_path, monkeypatch):
   with monkeypatch.context() as patch:
     patch.setattr(report_files, '_page', mock.Mock(side_effect=KeyboardInterrupt))

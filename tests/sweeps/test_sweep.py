@@ -1,16 +1,14 @@
 """A sweep gives what launch.py gives, but sooner; after a stop the rest is trained."""
 
 import importlib
-import json
 import os
 import pathlib
 import re
 import signal
 import statistics
-import subprocess
-import sys
 import time
 from typing import NamedTuple
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -478,24 +476,17 @@ def test_seeds_betas_and_mus_share_one_program(tmp_path):
   assert programs_kept == ['jit_evaluate', 'jit_run_round']
 
 
-def test_processes_that_share_a_gpu_do_not_take_its_memory_in_advance():
-  # A process of its own: it would end with this one's parent.
-  program = """
-import json, os
-from moon_jax.sweeps import running
-names = 'CUDA_VISIBLE_DEVICES', 'XLA_PYTHON_CLIENT_PREALLOCATE'
-for share in ('1/2', '2/3'):
-  os.environ['CUDA_VISIBLE_DEVICES'] = '4,7'
-  running.take_share(share)
-  print(json.dumps([os.environ.get(name) for name in names]))
-"""
-  environment = {
-    name: value
-    for name, value in os.environ.items()
-    if not name.startswith(('CUDA_', 'XLA_'))
-  }
-  words = [sys.executable, '-c', program]
-  process = subprocess.run(words, env=environment, capture_output=True, check=True)
-  a_gpu_each, a_shared_gpu = map(json.loads, process.stdout.splitlines())
-  assert a_gpu_each == ['7', None]
-  assert a_shared_gpu == ['4', 'false']
+@pytest.mark.parametrize(
+  ('share', 'gpu', 'takes_in_advance'), [('1/2', '7', None), ('2/3', '4', 'false')]
+)
+def test_processes_that_share_a_gpu_do_not_take_its_memory_in_advance(
+  share, gpu, takes_in_advance, monkeypatch
+):
+  # Else this process would end with its parent, and compile in turn with others.
+  monkeypatch.setattr(running.ctypes, 'CDLL', mock.Mock())
+  monkeypatch.setattr(running.compile_cache, 'take_turns', mock.Mock())
+  with mock.patch.dict(os.environ, {'CUDA_VISIBLE_DEVICES': '4,7'}):
+    os.environ.pop('XLA_PYTHON_CLIENT_PREALLOCATE', None)
+    running.take_share(share)
+    assert os.environ['CUDA_VISIBLE_DEVICES'] == gpu
+    assert os.environ.get('XLA_PYTHON_CLIENT_PREALLOCATE') == takes_in_advance
