@@ -53,7 +53,7 @@ def changes(draw):
 
 
 @pytest.mark.parametrize('layout', LAYOUTS)
-@pytest.mark.parametrize('examples', few([6], [50]))
+@pytest.mark.parametrize('examples', few([3], [50]))
 def test_a_data_set_of_any_bytes(layout, examples, tmp_path, monkeypatch):
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   original = tmp_path / 'original'

@@ -16,6 +16,7 @@ from moon_jax.core import weights
 from moon_jax.core.errors import UsageError
 from tests.golden import seeded
 from tests.refusals import refused
+from tests.selection import few
 
 NUM_CLASSES = 5
 SHAPE = (64, 64, 3)
@@ -177,8 +178,14 @@ def torch_logits(model, state, images):
     return compute(torch.from_numpy(images.transpose(0, 3, 1, 2).copy())).numpy()
 
 
+@functools.cache
+def _network_of(model, options):
+  shape = {'image_shape': SHAPE, 'num_classes': NUM_CLASSES}
+  return models.make(model, **shape, **dict(options))
+
+
 def network_of(model, options):
-  return models.make(model, image_shape=SHAPE, num_classes=NUM_CLASSES, **options)
+  return _network_of(model, tuple(options.items()))
 
 
 def loaded(model, options, state, folder):
@@ -190,36 +197,31 @@ def loaded(model, options, state, folder):
   )
 
 
-CASES = [
-  ('resnet18', WITHOUT_HEAD),
-  pytest.param('resnet50', WITHOUT_HEAD, marks=pytest.mark.slow),
-  pytest.param('mobilenet_v2', {'design': 'torchvision'}, marks=pytest.mark.slow),
-]
-
-
-@pytest.mark.parametrize(('model', 'options'), CASES)
-def test_the_same_logits_as_in_pytorch(model, options, tmp_path):
-  state = state_of(model)
-  network = loaded(model, options, state, tmp_path)
+def loaded_whole(model, folder):
+  """A network that takes every weight of the state dict of `model`."""
+  options = {'design': 'torchvision'}
+  if model != 'mobilenet_v2':
+    options['head'] = 'none'
+  network = loaded(model, options, state_of(model), folder)
   assert network.weights_notice == ''
+  return network
+
+
+@pytest.mark.parametrize('model', few(['resnet18'], ['resnet50', 'mobilenet_v2']))
+def test_the_same_logits_as_in_pytorch(model, tmp_path):
   images = np.random.default_rng(0).standard_normal((2, *SHAPE)).astype(np.float32)
+  expected = torch_logits(model, state_of(model), images)
+  network = loaded_whole(model, tmp_path)
   logits = jax.jit(network.apply)(network.init(0), images).logits
-  expected = torch_logits(model, state, images)
   largest = np.abs(expected).max()
   assert np.ptp(expected) > 0.1
   np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5 * max(1, largest))
 
 
-@pytest.mark.parametrize(
-  'model',
-  ['resnet18', pytest.param('resnet50', marks=pytest.mark.slow), 'mobilenet_v2'],
-)
+@pytest.mark.parametrize('model', few(['mobilenet_v2'], ['resnet18', 'resnet50']))
 def test_every_weight_has_its_place(model, tmp_path):
   state = state_of(model)
-  options = {'design': 'torchvision'}
-  if model != 'mobilenet_v2':
-    options['head'] = 'none'
-  network = loaded(model, options, state, tmp_path)
+  network = loaded_whole(model, tmp_path)
   variables = jax.device_get(network.init(0))
   num_weights = sum(array.size for array in state.values() if array.ndim)
   assert sum(leaf.size for leaf in jax.tree.leaves(variables)) == num_weights
@@ -229,6 +231,14 @@ def test_every_weight_has_its_place(model, tmp_path):
 
 
 NOTICES = [
+  (
+    'resnet18',
+    {},
+    'drawn: classifier, head_hidden, head_output, stem/conv; '
+    'not used of the file: classifier, stem/conv.',
+  ),
+]
+SLOW_NOTICES = [
   (
     'resnet18',
     {'design': 'torchvision'},
@@ -243,7 +253,7 @@ NOTICES = [
 ]
 
 
-@pytest.mark.parametrize(('model', 'options', 'notice'), NOTICES)
+@pytest.mark.parametrize(('model', 'options', 'notice'), few(NOTICES, SLOW_NOTICES))
 def test_another_head_or_stem_is_drawn_and_named(model, options, notice, tmp_path):
   options = {'design': 'small'} | options
   network = loaded(model, options, state_of(model, num_classes=9), tmp_path)
@@ -263,7 +273,6 @@ def without(state, name):
 
 
 REFUSED = [
-  ('resnet50', {}, lambda state: state, r'stage1_block1/conv3/norm/mean is missing'),
   ('resnet18', {'norm': 'group'}, lambda state: state, "norm='group' must be batch"),
   (
     'resnet18',
@@ -302,9 +311,14 @@ REFUSED = [
     r'mean is float16 .* must be float32',
   ),
 ]
+SLOWLY_REFUSED = [
+  ('resnet50', {}, lambda state: state, r'stage1_block1/conv3/norm/mean is missing'),
+]
 
 
-@pytest.mark.parametrize(('model', 'options', 'change', 'words'), REFUSED)
+@pytest.mark.parametrize(
+  ('model', 'options', 'change', 'words'), few(REFUSED, SLOWLY_REFUSED)
+)
 def test_wrong_weights_are_one_line(model, options, change, words, tmp_path):
   with refused(UsageError, rf'^--config\.initial_weights: .*{words}'):
     loaded(model, WITHOUT_HEAD | options, change(state_of('resnet18')), tmp_path)

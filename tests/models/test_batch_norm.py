@@ -1,5 +1,6 @@
 """Batch normalisation in C++, against NumPy's and JAX's float64."""
 
+import functools
 import shutil
 
 import jax
@@ -35,7 +36,7 @@ def arrays(shape):
   return x, mask, normal(channels) + 1, normal(channels), gradients
 
 
-def reference(x, mask, scale, bias, *, relu):
+def reference(x, mask, scale, bias, relu):
   """The definition, in whatever precision its arguments have."""
   real = mask[:, None, None, None] > 0
   count = mask.sum() * x.shape[1] * x.shape[2]
@@ -47,28 +48,26 @@ def reference(x, mask, scale, bias, *, relu):
   return jnp.maximum(y, 0) if relu else y, mean, variance
 
 
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def outputs_and_gradients(function, relu, x, mask, scale, bias, gradients):
+  """The three outputs, and what the gradients of these make of x, scale and bias."""
+
+  def normalise(x, scale, bias):
+    return function(x, mask, scale, bias, relu)
+
+  outputs, pull = jax.vjp(normalise, x, scale, bias)
+  return *outputs, *pull(gradients)
+
+
 @pytest.mark.parametrize('shape', SHAPES)
 @pytest.mark.parametrize('relu', [False, True])
 def test_outputs_statistics_and_gradients_equal_the_definition(shape, relu):
-  x, mask, scale, bias, gradients = arrays(shape)
-  outputs, pull = jax.vjp(
-    lambda x, scale, bias: batch_norm.normalise(x, mask, scale, bias, relu),
-    x,
-    scale,
-    bias,
-  )
+  inputs = arrays(shape)
+  computed = outputs_and_gradients(batch_norm.normalise, relu, *inputs)
   with jax.enable_x64(True):
-    wide = [np.float64(array) for array in (x, scale, bias)]
-    expected, expected_pull = jax.vjp(
-      lambda x, scale, bias: reference(x, np.float64(mask), scale, bias, relu=relu),
-      wide[0],
-      wide[1],
-      wide[2],
-    )
-    expected_gradients = expected_pull(tuple(map(np.float64, gradients)))
-  for actual, exact in zip(
-    (*outputs, *pull(gradients)), (*expected, *expected_gradients), strict=True
-  ):
+    wide_inputs = jax.tree.map(np.float64, inputs)
+    expected = outputs_and_gradients(reference, relu, *wide_inputs)
+  for actual, exact in zip(computed, expected, strict=True):
     assert actual.shape == exact.shape
     np.testing.assert_allclose(
       actual, exact, rtol=0, atol=3e-5 * max(1, np.abs(exact).max())

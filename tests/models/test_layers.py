@@ -88,7 +88,7 @@ def test_a_number_pads_all_sides_alike():
   # rows (and columns) -1..1 and 1..3 of 4.
   conv = layers.Conv(1, 3, convolution.FORMS['banded'], 2, padding=1, use_bias=False)
   variables = {'params': {'kernel': jnp.ones((3, 3, 1, 1))}}
-  y = conv.apply(variables, jnp.ones((1, 4, 4, 1)))
+  y = jax.jit(conv.apply)(variables, jnp.ones((1, 4, 4, 1)))
   np.testing.assert_array_equal(y[0, :, :, 0], [[4.0, 6.0], [6.0, 9.0]])
 
 
@@ -140,7 +140,12 @@ def test_group_norm_by_hand_in_both_layouts():
     ]
   )
   expected[3] += 0.5
-  first = layers.GroupNorm(0, 2).apply(variables, x)[:, 0, :, 0]
-  last = layers.GroupNorm(-1, 2).apply(variables, x.swapaxes(0, -1))[0, 0].T
+
+  @jax.jit
+  def in_both_layouts(x):
+    first = layers.GroupNorm(0, 2).apply(variables, x)[:, 0, :, 0]
+    return first, layers.GroupNorm(-1, 2).apply(variables, x.swapaxes(0, -1))[0, 0].T
+
+  first, last = in_both_layouts(x)
   np.testing.assert_allclose(first, expected, rtol=1e-6)
   np.testing.assert_allclose(last, expected, rtol=1e-6)

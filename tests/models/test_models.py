@@ -181,7 +181,6 @@ OTHER_FORMS = sorted(set(FORMS) - {'library'})
     [
       *[('dco_cnn', form) for form in OTHER_FORMS],
       ('mobilenet', 'direct'),
-      ('bottlenecks', 'fused'),
     ],
     itertools.product(FORMED, OTHER_FORMS),
   ),

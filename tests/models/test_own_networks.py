@@ -10,8 +10,9 @@ import moon_jax
 from moon_jax import models
 from moon_jax.__main__ import launch
 from moon_jax.core.errors import ExitCode
+from tests.selection import few
 
-pytestmark = pytest.mark.usefixtures('own_parts')
+pytestmark = pytest.mark.usefixtures('own_parts', 'quick_runs')
 
 TEXT = """
 import flax.linen as nn
@@ -54,13 +55,22 @@ def refused(capsys, algorithm):
   return line
 
 
-def test_logits_alone_are_enough_for_algorithms_without_a_representation(
-  tmp_path, monkeypatch, capsys
+# MOON reads the representation, FedBABU looks for the output layer.
+@pytest.mark.parametrize(
+  'algorithm', few(['moon', 'fedbabu'], ['feddecorr', 'fedproto'])
+)
+def test_logits_alone_are_too_little_for_others(
+  algorithm, tmp_path, monkeypatch, capsys
 ):
   write(tmp_path, monkeypatch)
-  for algorithm in ('moon', 'feddecorr', 'fedbabu', 'fedproto'):
-    line = refused(capsys, algorithm)
-    assert 'return moon_jax.Outputs(representation=..., logits=...)' in line
+  line = refused(capsys, algorithm)
+  assert 'return moon_jax.Outputs(representation=..., logits=...)' in line
+
+
+def test_logits_alone_are_enough_for_algorithms_without_a_representation(
+  tmp_path, monkeypatch
+):
+  write(tmp_path, monkeypatch)
   config = moon_jax.load_config('own.py', {'algorithm': 'fedntd'})
   trained = moon_jax.run(config, tmp_path / 'trained').model
   images, _ = trained.test_data()
@@ -88,8 +98,11 @@ def test_a_network_that_filler_reaches_is_refused(
   message = refused(capsys, 'fedavg')
   assert message.startswith("The model 'mine' failed: TypeError: in training, filler")
   assert 'mask=mask[:, None] > 0' in message
-  # Without filler it trains.
   assert '--config.drop_last' in message
+
+
+def test_without_filler_such_a_network_trains(tmp_path, monkeypatch):
+  write(tmp_path, monkeypatch, ', train=True', BATCH_NORM.format('not train'))
   words = '--config.algorithm=fedavg', '--config.drop_last=true', '--workdir=full'
   assert launch(['--config=own.py', *words, '--config.batch_size=4']) == ExitCode.DONE
 

@@ -8,11 +8,15 @@ from moon_jax.core.errors import ExitCode
 from moon_jax.platform import compile_cache
 from tests.processes import launched
 
+pytestmark = pytest.mark.usefixtures('quick_runs')
+
 WORDS = [
   '--config.data.limit=300',
   '--config.num_rounds=1',
   '--config.local_epochs=1',
   '--config.mlp.width=8',
+  '--config.algorithm=fedavg',
+  '--config.execution.devices=1',
   '--config.execution.compile_cache=off',
 ]
 

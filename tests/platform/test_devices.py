@@ -7,8 +7,9 @@ import pytest
 
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.platform import cores, devices
-from tests.processes import launch
+from tests.processes import LAUNCH, ROOT, launch
 from tests.run_directories import FEDAVG
+from tests.selection import few
 
 
 def test_all_devices_or_as_many_as_asked_for():
@@ -58,19 +59,33 @@ def test_the_flags_that_claiming_gives_xla(monkeypatch, deterministic):
   assert ('--xla_gpu_deterministic_ops=true' in flags) == deterministic
 
 
-def test_a_gpu_that_cannot_be_used_is_one_line_and_the_cpu_computes(tmp_path):
+CLAIM = """
+import jax
+from moon_jax.platform import devices
+devices.claim('auto')
+print(jax.numpy.ones(3).sum().devices())
+"""
+
+
+@pytest.mark.parametrize(
+  ('words', 'program', 'printed'),
+  few([((), ('-c', CLAIM), 'CpuDevice')], [(FEDAVG, (LAUNCH,), 'x cpu (cpu)')]),
+  ids=['claim', 'launch'],
+)
+def test_a_gpu_that_cannot_be_used_is_one_line_and_the_cpu_computes(
+  words, program, printed, tmp_path
+):
   # JAX's package for GPUs behaves like this without a driver.
-  plugin = tmp_path / 'plugins/jax_plugins/broken/__init__.py'
+  plugin = tmp_path / 'jax_plugins/broken/__init__.py'
   plugin.parent.mkdir(parents=True)
   plugin.write_text("def initialize():\n  raise RuntimeError('no driver\\nat all')\n")
-  process = launch(
-    tmp_path, *FEDAVG, PYTHONPATH=str(plugin.parents[2]), JAX_PLATFORMS=''
-  )
+  path = f'{tmp_path}:{ROOT}'
+  process = launch(tmp_path, *words, program=program, PYTHONPATH=path, JAX_PLATFORMS='')
   assert process.returncode == ExitCode.DONE
   # Where there is a card, JAX has a word of its own.
   assert 'No GPU can be used, the CPU computes: no driver\n' in process.stderr
   assert 'Traceback' not in process.stderr
-  assert 'x cpu (cpu)' in process.stdout
+  assert printed in process.stdout
 
 
 @pytest.mark.parametrize(
