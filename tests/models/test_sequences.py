@@ -157,9 +157,9 @@ def test_what_fills_up_a_text_changes_nothing(name):
 
 def test_dropout_of_the_transformer_is_drawn_for_each_example_by_the_key():
   module = transformer(dropout=0.5)
-  texts = jnp.asarray(np.repeat(words()[:1], 4, 0))
+  texts = np.repeat(words()[:1], 4, 0)
   variables = seeded_variables(module, texts)
-  variables = jax.tree.map(lambda leaf: leaf.astype(np.float32), variables)
+  variables = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), variables)
 
   @jax.jit
   def logits(seed):
