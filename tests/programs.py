@@ -10,7 +10,7 @@ from moon_jax.building import programs
 NO_PROGRAM = {
   *('num_rounds', 'checkpoint_every_rounds', 'eval_every_rounds', 'execution.profile'),
   *('optimizer.learning_rate', 'seed', 'data.path', 'data.dir', 'initial_weights'),
-  *('keep_best', 'best_by', 'logger', 'execution.client_store'),
+  *('keep_best', 'best_by', 'logger', 'execution.client_store', 'moon.mu'),
 }
 compile_programs = programs.compile_programs
 _compiled = {}  # what decides the programs -> the programs

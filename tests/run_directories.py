@@ -1,11 +1,13 @@
 """Run directories with chosen numbers, as `launch.py` writes them."""
 
+import functools
 import json
 
 import numpy as np
 
 from moon_jax import catalog
 from moon_jax import config as config_lib
+from moon_jax.catalog import registry
 from moon_jax.config import cli
 
 # Most tests train this federation, to share its program: ten clients, five in a round.
@@ -37,23 +39,40 @@ BYTES_DOWN, BYTES_UP = 1_000_000, 500_000
 TRAIN, EVALUATE, IDLE = 2.0, 0.5, 0.25
 
 
+def _parsed(flags):
+  """The command of a run with seed 0, and its settings."""
+  request = cli.parse(['--config.seed=0', *flags])
+  return request.command, config_lib.ordered(request.config)
+
+
+@functools.cache
+def _parsed_once(flags, parts):
+  """The same, as long as the catalog has these parts."""
+  return _parsed(flags)
+
+
 def write_run(path, accuracies, *flags, seed=0, finished=True, **columns):
   """Writes a run with a round for each accuracy; None is a round without a test.
 
   Args:
     path: path of the run directory.
     accuracies: test accuracy after each round.
-    flags: flags of launch.py.
+    flags: flags of launch.py other than the seed.
     seed: seed of the run.
     finished: whether there is a summary.json.
     columns: further columns of metrics.jsonl -> one value, of every round.
   """
   path.mkdir(parents=True)
-  request = cli.parse([f'--config.seed={seed}', *flags])
-  parts = catalog.registered_parts(config_lib.flatten(request.config))
+  # A user's file may say another thing in another test.
+  if all('configs/' in word for word in flags if '.py' in word):
+    command, settings = _parsed_once(flags, tuple(registry._parts))
+  else:
+    command, settings = _parsed(flags)
+  settings = settings | {'seed': seed}
+  parts = catalog.registered_parts(config_lib.flatten(settings))
   description = {
-    'command': request.command,
-    'config': config_lib.ordered(request.config),
+    'command': command.replace('--config.seed=0', f'--config.seed={seed}'),
+    'config': settings,
     **({'registered': [catalog.describe(part) for part in parts]} if parts else {}),
     'data_digest': 'd' * 64,
     'versions': {'jax': '0.10.2'},

@@ -181,7 +181,7 @@ FLAGS = [f'--config.{knob}' for knob in catalog.every_knob()]
 FLAGS += ['--config', '--workdir']
 
 
-@hypothesis_settings(deadline=None)
+@hypothesis_settings(max_examples=40, deadline=None)
 @given(
   words=st.lists(
     st.text(alphabet=st.characters(exclude_characters='\0'))

@@ -30,7 +30,11 @@ from tests.run_directories import edit_json
 
 pytestmark = pytest.mark.usefixtures('quick_runs')
 # The runs learn something: at chance accuracy wrong weights would not show.
-FLAGS = ('--config.num_rounds=4', '--config.data.limit=700')
+FLAGS = (
+  '--config.num_rounds=4',
+  '--config.data.limit=700',
+  '--config.execution.devices=1',
+)
 LEARNED = 0.4
 WITH_CLIENT_MODELS = (
   'solo',
