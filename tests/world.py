@@ -52,7 +52,7 @@ OPTIONS = {
   'feddecorr': {'beta': 0.1},
   'fedlc': {'tau': 2.0, 'least_count': 0.0},
   'fedrs': {'alpha': 0.25},
-  'feddyn': {'alpha': 0.5},
+  'feddyn': {'alpha': 0.5, 'by_size': True},
   'fednova': {'mu': 0.4},
   'fedproc': {'tau': 0.5, 'rise': 6.0},
   'fedproto': {'lam': 2.0},
@@ -310,6 +310,7 @@ def config_of(
   return config_lib.changed(config_lib.defaults(), knobs)
 
 
+@functools.cache
 def make(algorithm, model='mlp', **options):
   """The algorithm as a run with `config_of(algorithm, **options)` makes it."""
   options = AlgorithmOptions(config_of(algorithm, **options))

@@ -169,7 +169,7 @@ def test_training_mode_is_not_computed_ahead():
     argv = [f'--config.{flag}' for flag in (*flags, f'moon.frozen_mode={mode}')]
     built = experiment.build(cli.parse(argv).config)
     training = programs.local_training(built)
-    state = experiment.initial_state(built)
+    state = experiment.initial_state_shapes(built)
     assert programs.max_table_examples(built, training, state) == num_represented
 
 

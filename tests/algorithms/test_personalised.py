@@ -49,8 +49,12 @@ def run(
   num_lanes=2,
   num_devices=1,
   segment_steps=0,
+  run_round=None,
 ):
-  """The plans, and the state and the metrics after each round, in NumPy."""
+  """The plans, and the state and the metrics after each round, in NumPy.
+
+  `run_round` is the compiled round of an algorithm that differs in numbers alone.
+  """
   plans = world.planner(
     num_lanes,
     sizes=sizes,
@@ -60,7 +64,7 @@ def run(
     algorithm=chosen,
   )
   state = world.state_of(chosen, model, num_devices=num_devices)
-  run_round = world.round_of(
+  run_round = run_round or world.round_of(
     chosen,
     world.RoundOptions(
       model=model,
@@ -76,10 +80,16 @@ def run(
   return plans, jax.device_get(history)
 
 
+def compiled_round(algorithm, changes=MappingProxyType({}), model='mlp'):
+  """The compiled round of the algorithm with its KNOBS, some of them changed."""
+  knobs = KNOBS.get(algorithm, {}) | changes
+  return world.compiled_round(algorithm, world.RoundOptions(model=model), **knobs)
+
+
 @functools.cache
 def usual_run(algorithm):
   """A run that several tests share."""
-  return run(with_knobs(algorithm))
+  return run(with_knobs(algorithm), run_round=compiled_round(algorithm))
 
 
 def expected_rounds(algorithm, plans, knobs, model='mlp'):
@@ -181,7 +191,8 @@ def test_other_knobs_and_batch_normalisation_equal_the_reference(
   # No batch of a single example, whose unbiased variance the two take differently.
   sizes = (6, 12, 39, 18) if model == 'mlp_bn' else world.SIZES
   chosen = with_knobs(algorithm, changes, model)
-  plans, history = run(chosen, model=model, sizes=sizes)
+  run_round = compiled_round(algorithm, changes, model)
+  plans, history = run(chosen, model=model, sizes=sizes, run_round=run_round)
   expected = expected_rounds(algorithm, plans, knobs, model)
   assert_equal_to_reference(algorithm, chosen, history, expected)
 
@@ -189,9 +200,10 @@ def test_other_knobs_and_batch_normalisation_equal_the_reference(
 @pytest.mark.parametrize(
   ('algorithm', 'num_lanes', 'num_devices', 'segment_steps'),
   few(
-    [('fedala', 6, 3, 0)],
+    [('fedrep', 6, 3, 0)],
     [
       ('fedrep', 1, 1, 0),
+      ('fedala', 6, 3, 0),
       ('apfl', 6, 3, 0),
       ('pfedme', 2, 1, 2),
       ('per_fedavg', 6, 3, 0),
@@ -226,7 +238,7 @@ def last_model(history):
 @pytest.mark.parametrize(('alpha', 'adaptive'), few([(0.0, False)], [(0.6, True)]))
 def test_the_global_track_of_apfl_is_fedavg(alpha, adaptive):
   chosen = world.make('apfl', alpha=alpha, adaptive=adaptive)
-  _, history = run(chosen)
+  _, history = run(chosen, run_round=compiled_round('apfl', {'adaptive': adaptive}))
   _, plain = usual_run('fedavg')
   for (state, metrics), (fedavg, fedavg_metrics) in zip(history, plain, strict=True):
     jax.tree.map(np.testing.assert_array_equal, state.server, fedavg.server)
@@ -261,12 +273,12 @@ def test_fedrep_without_head_is_fedavg():
 def test_pfedme_without_a_pull_or_a_step_stays_where_it_is(knob):
   sgd = world.OPTIMIZER | {'weight_decay': 0.0}
   chosen = with_knobs('pfedme', {knob: 0.0})
+  # These are numbers, with which nothing is compiled anew.
   plans = world.planner(has_server=True, algorithm=chosen)
   numbers = world.scalars(chosen, optimizer=sgd)
-  run_round = world.round_of(chosen)
   state = world.state_of(chosen)
   plan = plans.plan(0).for_device()
-  state, _ = run_round(state, plan, numbers, world.train_split())
+  state, _ = compiled_round('pfedme')(state, plan, numbers, world.train_split())
   assert world.largest_difference(state.server.variables, world.variables()) < 1e-7
 
 
@@ -285,7 +297,8 @@ def test_per_fedavg_without_an_inner_step_is_fedavg_on_the_second_batch():
 
 
 def test_fedala_that_learns_nothing_is_fedavg():
-  _, history = run(with_knobs('fedala', {'eta': 0.0}))
+  chosen = with_knobs('fedala', {'eta': 0.0})
+  _, history = run(chosen, run_round=compiled_round('fedala'))
   _, plain = usual_run('fedavg')
   assert world.largest_difference(last_model(history), last_model(plain)) < 1e-6
   _, usual = usual_run('fedala')

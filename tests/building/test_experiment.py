@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import moon_jax
 from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.algorithms import base
@@ -29,8 +28,8 @@ from tests.selection import few
 
 
 def build(flags=''):
-  """The experiment of these flags, without `--config.`, on 200 examples."""
-  words = ['data.limit=200', *flags.split()]
+  """The experiment of these flags, without `--config.`, on 200 examples, one device."""
+  words = ['data.limit=200', 'execution.devices=1', *flags.split()]
   if 'algorithm=centralized' not in words:  # which has no partition
     words.insert(1, 'partition.min_size=1')
   return experiment.build(cli.parse([f'--config.{word}' for word in words]).config)
@@ -40,9 +39,20 @@ def first_inputs(built):
   return programs.round_inputs(built, 0, built.planner.plan(0).for_device())
 
 
+@functools.cache
+def lowered(flags):
+  """The experiment of these flags and the program of its round, see `lower_round`."""
+  built = build(flags)
+  return built, lower_round(built)
+
+
 def lower_round(built):
-  state = experiment.initial_state(built)
-  return programs.lower_programs(built, state, first_inputs(built))[0]
+  """The program of a round, traced but not compiled."""
+  inputs, state = first_inputs(built), experiment.initial_state_shapes(built)
+  train = built.data.train
+  return programs.lower(
+    programs.run_round, built, state, inputs.plan, inputs.scalars, train
+  )
 
 
 def after_a_round(built):
@@ -51,6 +61,11 @@ def after_a_round(built):
   run_round = lower_round(built).compile()
   state, _ = run_round(state, inputs.plan, inputs.scalars, built.data.train)
   return jax.device_get(state.server.variables)
+
+
+def replicated(built, number):
+  """A number that takes the place of one of a round's scalars."""
+  return devices.replicate(np.float32(number), built.placement.mesh)
 
 
 def test_the_first_state_is_a_function_of_the_seed():
@@ -125,21 +140,18 @@ def test_scalars_are_float32_arrays_of_every_number():
 
 
 def test_one_program_serves_cohorts_of_every_size_and_other_numbers():
-  built = build('participation=0.3 local_epochs=1')
+  built = build('participation=0.3 local_epochs=1 execution.devices=2')
   state = experiment.initial_state(built)
-  compiled = programs.compile_programs(built, state, first_inputs(built))
+  run_round = programs.lower_programs(built, state, first_inputs(built))[0].compile()
   sizes, first_state = set(), state
   for index in range(4):
     plan = built.planner.plan(index)
     sizes.add(int(plan.cohort.weights.sum()))
     inputs = programs.round_inputs(built, index, plan.for_device())
-    mu = devices.replicate(np.float32(index), built.placement.mesh)
-    inputs.scalars.algorithm['mu'] = mu
+    inputs.scalars.algorithm['mu'] = replicated(built, index)
     # A compiled program refuses other shapes: it cannot compile again.
     with jax.transfer_guard('disallow'):
-      state, metrics = compiled.run_round(
-        state, inputs.plan, inputs.scalars, built.data.train
-      )
+      state, metrics = run_round(state, inputs.plan, inputs.scalars, built.data.train)
     assert metrics.num_seen.sum() == plan.cohort.weights.sum()
   assert len(sizes) == 4
   assert int(state.round) == 4
@@ -150,12 +162,17 @@ def test_one_program_serves_cohorts_of_every_size_and_other_numbers():
 @pytest.mark.parametrize('server', few(['adam'], ['sgd']))
 def test_an_attack_changes_the_round(server):
   flags = f'algorithm=fedavg server_optimizer.name={server} local_epochs=1'
-  honest = build(flags)
   attacked = build(f'{flags} attack.name=sign_flip attack.fraction=0.4')
   assert attacked.algorithm.needs_all_uploads
   assert attacked.algorithm.hyperparameters['attack_scale'] == 1.0
-  honest_variables = after_a_round(honest)
-  assert world.largest_difference(honest_variables, after_a_round(attacked)) > 1e-4
+  run_round, state = lower_round(attacked).compile(), experiment.initial_state(attacked)
+  ends = []
+  for scale in (1.0, -1.0):  # with -1 attackers send what they have trained
+    inputs = first_inputs(attacked)
+    inputs.scalars.algorithm['attack_scale'] = replicated(attacked, scale)
+    end, _ = run_round(state, inputs.plan, inputs.scalars, attacked.data.train)
+    ends.append(end.server.variables)
+  assert world.largest_difference(*ends) > 1e-4
 
 
 def test_every_knob_reaches_the_part_it_is_for():
@@ -238,10 +255,11 @@ FULL = 'partition.name=iid batch_size=16 drop_last=true'
     ('local_epochs=2 participation=0.2', 64),
     # Two clients own 40 examples, of which full batches of 16 leave out 8.
     (f'local_epochs=2 participation=0.2 {FULL}', 64),
-    # 200 examples * 64 numbers * 4 bytes * 2 networks = 102,400 bytes do not fit
-    # 1 MiB only with a representation 11 times as long.
+    # 200 examples * 64 numbers * 4 bytes fit 1 MiB 20 times: the global model's, and
+    # those of 19 previous ones.
     ('local_epochs=2 execution.cache_mib=1', 200),
-    ('local_epochs=2 execution.cache_mib=1 mlp.representation=704', 0),
+    ('local_epochs=2 execution.cache_mib=1 moon.num_previous=19', 200),
+    ('local_epochs=2 execution.cache_mib=1 moon.num_previous=20', 0),
     ('local_epochs=2 algorithm=fedavg', 0),  # no frozen network
     ('local_epochs=2 augmentation.name=flip', 0),  # new images every epoch
   ],
@@ -249,22 +267,28 @@ FULL = 'partition.name=iid batch_size=16 drop_last=true'
 def test_representations_are_kept_when_it_pays_and_they_fit(flags, num_examples):
   built = build(flags)
   training = programs.local_training(built)
-  state = experiment.initial_state(built)
+  state = experiment.initial_state_shapes(built)
   assert programs.max_table_examples(built, training, state) == num_examples
 
 
-@pytest.mark.parametrize('batches', ['', pytest.param(FULL, marks=pytest.mark.slow)])
+COHORT = 'local_epochs=2 participation=0.3 moon.tau=0.1 execution.lanes=2'
+
+
+@pytest.mark.parametrize('batches', few([''], [f' {FULL}']))
 def test_what_is_kept_of_a_cohort_is_what_is_computed_in_each_step(batches):
   def losses(cache_mib):
-    built = build(
-      'local_epochs=2 participation=0.3 num_rounds=3 moon.tau=0.1 '
-      f'execution.cache_mib={cache_mib} {batches}'
-    )
-    rounds = moon_jax.rounds(built.config)
-    return [result.metrics['contrastive_loss'] for result in rounds]
+    built, program = lowered(f'{COHORT} execution.cache_mib={cache_mib}{batches}')
+    run_round, state = program.compile(), experiment.initial_state(built)
+    losses_of_clients = []
+    for index in range(3):
+      plan = built.planner.plan(index).for_device()
+      inputs = programs.round_inputs(built, index, plan)
+      state, metrics = run_round(state, inputs.plan, inputs.scalars, built.data.train)
+      losses_of_clients.append(metrics.sums['contrastive_loss'])
+    return np.array(losses_of_clients)
 
   represented_once = losses(cache_mib=1)
-  assert represented_once[0] != represented_once[2] > 0
+  assert represented_once[2].max() > represented_once[0].max() == 0
   np.testing.assert_allclose(represented_once, losses(cache_mib=0), rtol=1e-5)
 
 
@@ -296,7 +320,7 @@ def test_another_local_memory_is_tried_on_the_weights_of_the_step(dtype):
     jax.debug.callback(lambda loss, tried: pairs.append((loss, tried)), loss, tried)
     return task.local
 
-  built = build(f'algorithm=sa_moon execution.dtype={dtype}')
+  built = build(f'algorithm=fedprox execution.dtype={dtype}')
   algorithm = built.algorithm._replace(after_step=after_step)
   after_a_round(built._replace(algorithm=algorithm))
   jax.effects_barrier()
@@ -307,10 +331,9 @@ def test_another_local_memory_is_tried_on_the_weights_of_the_step(dtype):
 
 @pytest.mark.parametrize('precision', ['default', 'highest'])
 def test_the_precision_of_products_reaches_the_program(precision):
-  built = build(f'algorithm=fedavg execution.matmul_precision={precision}')
-  lowered = lower_round(built)
+  _, program = lowered(f'algorithm=fedavg execution.matmul_precision={precision}')
   # The average over the clients always has the highest precision.
-  assert ('[DEFAULT, DEFAULT]' in lowered.as_text()) == (precision == 'default')
+  assert ('[DEFAULT, DEFAULT]' in program.as_text()) == (precision == 'default')
 
 
 @pytest.mark.parametrize(
@@ -347,31 +370,26 @@ def test_the_local_optimizer_is_the_configured_one():
 
 
 def test_gradients_are_clipped_if_asked():
-  def drift(clip_norm):
-    built = build(
-      'algorithm=scaffold optimizer.momentum=0 optimizer.weight_decay=0 local_epochs=1 '
-      f'optimizer.learning_rate=0.5 optimizer.clip_norm={clip_norm}'
-    )
-    inputs = first_inputs(built)
-    first_state, run_round = (
-      experiment.initial_state(built),
-      lower_round(built).compile(),
-    )
-    state, metrics = run_round(
-      first_state, inputs.plan, inputs.scalars, built.data.train
-    )
-    steps = built.planner.training.real_steps(built.planner.cohort(0))
-    drifts = np.asarray(metrics.drift)
-    return drifts, steps, state.server.variables, inputs.scalars.optimizer
-
-  drifts, steps, clipped, numbers = drift(0.01)
-  assert numbers['clip_norm'] == np.float32(0.01)
+  flags = (
+    'algorithm=fedavg optimizer.momentum=0 optimizer.weight_decay=0 local_epochs=1 '
+    'optimizer.learning_rate=0.5 optimizer.clip_norm='
+  )
+  built = build(f'{flags}0.01')
+  inputs, state = first_inputs(built), experiment.initial_state(built)
+  assert inputs.scalars.optimizer['clip_norm'] == np.float32(0.01)
+  run_round = lower_round(built).compile()
+  end, metrics = run_round(state, inputs.plan, inputs.scalars, built.data.train)
+  clipped, drifts = end.server.variables, np.asarray(metrics.drift)
+  steps = built.planner.training.real_steps(built.planner.cohort(0))
   # No client moves further than its steps of length 0.5 * 0.01; most reach it.
   assert (drifts <= 0.5 * 0.01 * steps * (1 + 1e-5)).all()
   assert np.median(drifts / steps) > 0.9 * 0.5 * 0.01
-  *_, plain, numbers = drift(0.0)
-  assert 'clip_norm' not in numbers
-  *_, unlimited, _ = drift(1e9)
+  inputs.scalars.optimizer['clip_norm'] = replicated(built, 1e9)
+  end, _ = run_round(state, inputs.plan, inputs.scalars, built.data.train)
+  unlimited = end.server.variables
+  without_clipping = build(f'{flags}0.0')
+  assert 'clip_norm' not in first_inputs(without_clipping).scalars.optimizer
+  plain = after_a_round(without_clipping)
   assert world.largest_difference(plain, unlimited) < 1e-6
   assert world.largest_difference(plain, clipped) > 1e-3
 
@@ -458,17 +476,15 @@ def test_statistics_stay_local_if_told():
 
 
 def test_what_is_kept_and_what_is_augmented_reaches_the_program():
-  def program(flags):
-    return lower_round(build(f'local_epochs=2 {flags}'))
-
-  represents_once = program('')
-  represents_each_step = program('execution.cache_mib=0')
-  assert 'frozen/while' in represents_once.as_text(debug_info=True)
-  assert 'frozen/while' not in represents_each_step.as_text(debug_info=True)
+  for cache_mib in (0, 1):
+    _, program = lowered(f'{COHORT} execution.cache_mib={cache_mib}')
+    assert ('frozen/while' in program.as_text(debug_info=True)) == cache_mib
   # Debug information is left out: it names the caller, which always differs.
+  fedavg = 'algorithm=fedavg execution.matmul_precision=default'
+  crop_flip = f'{fedavg} augmentation.name=crop_flip'
   texts = {
-    program(f'algorithm=fedavg augmentation.name={augmentation}').as_text()
-    for augmentation in ('none', 'crop_flip', 'crop_flip augmentation.padding=zero')
+    lowered(flags)[1].as_text()
+    for flags in (fedavg, crop_flip, f'{crop_flip} augmentation.padding=zero')
   }
   assert len(texts) == 3
 
@@ -505,7 +521,7 @@ def test_devices_exchange_the_aggregate_and_the_memories_that_change(algorithm, 
   built = build(
     f'algorithm={algorithm} participation=0.3 execution.devices=2 local_epochs=1'
   )
-  state = experiment.initial_state(built)
-  compiled = programs.compile_programs(built, state, first_inputs(built))
-  summed = exchanged_bytes(compiled.run_round)
+  state = experiment.initial_state_shapes(built)
+  run_round = programs.lower_programs(built, state, first_inputs(built))[0].compile()
+  summed = exchanged_bytes(run_round)
   assert models <= summed / (4 * MODEL) < models + 0.01

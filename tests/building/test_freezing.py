@@ -1,5 +1,7 @@
 """Frozen layers do not move; the body may have a learning rate of its own."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ from moon_jax.algorithms.private import named_paths
 from moon_jax.core import weights
 from moon_jax.core.errors import UsageError
 from moon_jax.models.freezing import with_frozen_layers
+from tests.building.test_experiment import after_a_round, build
 from tests.refusals import refused
 from tests.run_directories import TINY
 
@@ -66,6 +69,7 @@ def models_of(run, algorithm):
     yield weights.flat(moon_jax.load(run.workdir, client=client).variables)
 
 
+@functools.cache
 def first_weights():
   """What all runs start from, each path -> array."""
   network = models.make(
@@ -106,16 +110,19 @@ def test_frozen_layers_keep_their_bits(algorithm, tmp_path):
 
 
 def test_frozen_layers_in_lanes_of_several_clients(tmp_path):
-  """The five clients of a round are trained side by side, or some after others."""
-  changes = {'algorithm': 'moon', 'frozen_layers': 'body', 'participation': 0.5}
+  """The ten clients of a round are trained five side by side, or all in turn."""
+  algorithm = 'decentralized_fedavg'
+  changes = {'algorithm': algorithm, 'frozen_layers': 'body'} | WAYS[algorithm]
+  in_turn = trained(tmp_path / 'in_turn', changes)
   apart = trained(tmp_path / 'apart', changes | {'execution.lanes': 5})
-  in_turn = trained(tmp_path / 'in_turn', changes | {'execution.lanes': 2})
-  after, expected = (
-    weights.flat(moon_jax.load(run.workdir).variables) for run in (in_turn, apart)
+  pairs = zip(
+    *(models_of(run, algorithm) for run in (apart, in_turn)),
+    strict=True,
   )
-  check_only_moved(after, first_weights(), frozen={'encoder'})
-  for name, array in after.items():
-    np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5)
+  for after, expected in pairs:
+    check_only_moved(after, first_weights(), frozen={'encoder'})
+    for name, array in after.items():
+      np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5)
 
 
 def test_frozen_batch_normalisation_computes_as_in_tests():
@@ -142,17 +149,17 @@ def test_frozen_batch_normalisation_computes_as_in_tests():
   assert np.abs(in_training.logits - expected.logits).max() > 1e-3
 
 
-def test_the_body_has_its_own_learning_rate(tmp_path):
+def test_the_body_has_its_own_learning_rate():
   """One step of plain SGD: the body moves by a tenth, the head as without the knob."""
-  one_step = {
-    'num_rounds': 1,
-    'batch_size': 300,
-    'optimizer.momentum': 0.0,
-  }
+  one_step = (
+    'algorithm=fedavg seed=1 local_epochs=1 batch_size=200 optimizer.momentum=0 '
+    'optimizer.learning_rate=0.1 optimizer.weight_decay=0.1'
+  )
   before = first_weights()
-  (plain,) = models_of(trained(tmp_path / 'plain', one_step), 'fedavg')
-  slower = one_step | {'optimizer.body_learning_rate': 0.01}
-  (after,) = models_of(trained(tmp_path / 'slower', slower), 'fedavg')
+  plain, after = (
+    weights.flat(after_a_round(build(f'{one_step} {body}')))
+    for body in ('', 'optimizer.body_learning_rate=0.01')
+  )
   for name in before:
     factor = 0.1 if 'encoder' in name else 1
     step = plain[name] - before[name]

@@ -118,9 +118,9 @@ def test_the_late_send_nothing_and_are_not_in_the_cohort():
 
 def test_a_federation_of_unequal_work_equals_the_reference():
   plans = world.planner(num_stragglers=1, **PARTIAL_WORK, **EPOCHS)
-  history = world.run('scaffold', 3, plans=plans)
-  expected = reference_run('scaffold', 3, plans=plans)
-  assert_equal_to_reference('scaffold', history, expected)
+  history = world.run('fednova', 3, plans=plans)
+  expected = reference_run('fednova', 3, plans=plans)
+  assert_equal_to_reference('fednova', history, expected)
 
 
 def draw_cohort(available, index, cohort_size, num_clients):
@@ -336,7 +336,7 @@ def test_an_attackers_own_test_has_true_labels():
 @pytest.mark.usefixtures('quick_runs')
 def test_records_name_who_is_late_and_who_attacks(tmp_path):
   config = {
-    'algorithm': 'median',
+    'algorithm': 'fedavg',
     'num_rounds': 3,
     'local_epochs': 1,
     'data.limit': 300,

@@ -75,6 +75,7 @@ class Federation:
     self.exceeding = 1.0 if options.initial == 'mu' else 0.0
     self.pace = 1.0
     self.prototypes, self.done = {}, 0
+    self.width = self.represented(self.initial, [0]).shape[1]
 
   def own_model(self, client):
     """The model that a client trained last; before that, the initial one."""
@@ -144,9 +145,8 @@ class Federation:
     numbers['least_count'] = options.least_count
     if options.algorithm == 'feddyn':
       numbers['gradient'] = self.controls[client]
-    width = self.represented(self.initial, owned[:1]).shape[1]
     numbers['prototypes'], numbers['exists'] = rivals.stacked(
-      self.prototypes, 1 + max(self.labels), width
+      self.prototypes, 1 + max(self.labels), self.width
     )
 
     for step, batch in enumerate(batches):

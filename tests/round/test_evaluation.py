@@ -14,13 +14,6 @@ from tests import reference, world
 from tests.selection import few
 
 
-def evaluated(models, split, batch_size, num_devices, num_clients=0):
-  evaluate = evaluation.make_evaluation(
-    world.network().apply, devices.mesh(num_devices), batch_size, num_clients
-  )
-  return jax.jit(evaluate)(models, split)
-
-
 @pytest.mark.parametrize(
   ('batch_size', 'num_devices'),
   few(
@@ -32,7 +25,8 @@ def test_equals_one_plain_forward_however_it_is_split(batch_size, num_devices):
   split, images, labels = world.data()
   assert len(labels) == 75
   models = [world.variables(), world.network().init(1)]
-  logits = [world.network().apply(model, images).logits for model in models]
+  apply = jax.jit(world.network().apply)
+  logits = [apply(model, images).logits for model in models]
   answers = np.argmax(logits, axis=-1)
   owners = np.random.default_rng(0).integers(0, 6, len(labels)).astype(np.int32)
   # Users that own an example, and one that owns none.
@@ -43,7 +37,11 @@ def test_equals_one_plain_forward_however_it_is_split(batch_size, num_devices):
   assert len({*num_correct[0]}) > 2
   stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *models)
   split = dataclasses.replace(split, clients=jnp.asarray(owners))
-  score = evaluated(stacked, split, batch_size, num_devices, num_clients=7)
+  evaluate = evaluation.make_evaluation(
+    world.network().apply, devices.mesh(num_devices), batch_size, num_users=7
+  )
+  evaluate = jax.jit(evaluate)
+  score = evaluate(stacked, split)
   assert score.num_correct_of_users.tolist() == num_correct
   assert score.num_correct.tolist() == np.sum(num_correct, 1).tolist()
   for index, model in enumerate(models):
@@ -53,7 +51,7 @@ def test_equals_one_plain_forward_however_it_is_split(batch_size, num_devices):
   # If the labels are a model's own answers, all 75 examples are correct, and filler is
   # too, but it must not count.
   easy = dataclasses.replace(split, labels=jnp.asarray(answers[0], jnp.int32))
-  assert evaluated(stacked, easy, batch_size, num_devices).num_correct[0] == 75
+  assert evaluate(stacked, easy).num_correct[0] == 75
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,9 @@ def run(algorithm, plans, client, bad_value):
   ('algorithm', 'num_lanes', 'num_devices', 'client', 'bad_value'),
   few(
     # Idle lanes train on row 0, which is client 0's.
-    [('moon', 6, 3, 0, np.inf)],
-    [('scaffold', 6, 3, 0, np.inf)] + [(name, 2, 1, 1, np.nan) for name in REMEMBERING],
+    [('scaffold', 6, 1, 0, np.inf)],
+    [('moon', 6, 3, 0, np.inf), ('scaffold', 6, 3, 0, np.inf)]
+    + [(name, 2, 1, 1, np.nan) for name in REMEMBERING],
   ),
 )
 def test_equals_the_reference_without_that_client(
@@ -76,14 +77,15 @@ def test_equals_the_reference_without_that_client(
 
 @pytest.mark.parametrize('cohort_size', few([3], [world.NUM_CLIENTS]))
 def test_the_memory_of_a_client_that_is_not_finite_stays_bit_for_bit(cohort_size):
-  plans = world.planner(num_lanes=6, num_devices=3, cohort_size=cohort_size)
-  history = run('moon', plans, 1, np.nan)
+  plans = world.planner(num_lanes=6, cohort_size=cohort_size)
+  history = run('scaffold', plans, 1, np.nan)
   before, *after = (
     world.of_client(state.clients, 1) for state, _ in history[FIRST_BAD - 1 :]
   )
   for memory in after:
     jax.tree.map(np.testing.assert_array_equal, memory, before)
-  assert float(history[-1][0].clients.count[1]) == 1
+  # Before it failed it has trained.
+  assert np.any(before['encoder']['kernel'])
 
 
 # --- when does it end the run? --------------------------------------------------------
