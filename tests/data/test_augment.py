@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from moon_jax.data import augment, device_split
+from tests.selection import few
 
 M, B, C = 7, 256, 2
 RANDOM = np.random.default_rng(0).integers(0, 256, (M, 6, 9, C), np.uint8)
@@ -57,7 +58,7 @@ def test_equals_pad_crop_and_mirror(name, padding):
   np.testing.assert_array_equal(images, expected)
 
 
-@pytest.mark.parametrize('side', [1, 2, 4])
+@pytest.mark.parametrize('side', few([1, 4], [2]))
 def test_an_image_smaller_than_the_margin_is_reflected_again(side):
   images = np.arange(2 * side * 3, dtype=np.uint8).reshape(2, side, 3, 1)
   reflected = augmented('crop_flip', 'reflect', images, np.zeros(B, np.int32))
@@ -129,7 +130,7 @@ def jittered(examples, deviations, sigma=0.5):
   return np.asarray(noisy) - examples[ROWS].astype(np.float64)
 
 
-@pytest.mark.parametrize('dtype', [np.float16, np.float32, np.int16])
+@pytest.mark.parametrize('dtype', few([np.float32, np.int16], [np.float16]))
 def test_noise_has_the_deviation_of_each_channel(dtype):
   deviations = np.array([40, 400], np.float32)
   noise = jittered((100 * SIGNALS).astype(dtype), deviations)

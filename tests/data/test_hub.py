@@ -18,6 +18,7 @@ from tests.data.federations import datasets, load
 from tests.data.layouts import knobs_of
 from tests.data.test_split_names import OTHERS, WORDS, styles
 from tests.refusals import refused
+from tests.selection import few
 
 CATS = datasets.ClassLabel(names=['cat', 'dog'])
 LEVELS = {'train': 10, 'test': 200, 'validation': 150}
@@ -215,7 +216,7 @@ def test_a_split_that_is_alone_is_divided_whatever_its_name(name, tmp_path, caps
   assert only_split in capsys.readouterr().err
 
 
-@pytest.mark.parametrize('is_parquet', [False, True])
+@pytest.mark.parametrize('is_parquet', few([False], [True]))
 @pytest.mark.parametrize(
   ('train', 'test', 'not_used'),
   [

@@ -196,7 +196,7 @@ def test_predictions_are_read_as_in_training(tmp_path, capsys):
   knobs = folder_of(tmp_path / 'set') | {
     'partition.name': 'natural',
     'partition.min_size': 1,
-    'model': 'cnn_1d',
+    'model': 'mlp',
     'algorithm': 'fedavg',
     'num_rounds': 3,
     'optimizer.learning_rate': 0.1,

@@ -68,7 +68,7 @@ def words_of(example, workdir):
   return [f'--config=examples/{example}.py', f'--workdir={workdir}', *TINY, *flags]
 
 
-@pytest.mark.parametrize('example', few(['own_model_and_data'], EXAMPLES))
+@pytest.mark.parametrize('example', few(['fedcm'], EXAMPLES))
 def test_an_example_is_recorded_and_loaded(example, run_directory_of):
   _, knobs, columns = EXAMPLES[example]
   workdir = run_directory_of(example)

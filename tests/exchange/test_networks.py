@@ -19,6 +19,7 @@ from moon_jax.data.scale import grey_levels
 from moon_jax.exchange import networks, onnx_graph, pytorch
 from moon_jax.exchange.description import Description
 from tests.golden import seeded
+from tests.selection import few
 
 NUM_CLASSES, NUM_IMAGES = 7, 3
 MEAN, STD = (0.4, 0.5, 0.45), (0.3, 0.2, 0.25)
@@ -286,6 +287,8 @@ for _name in ('cnn_1d', 'cnn_3d'):
     _other = OTHER_EXAMPLES[_name]
     _options = _other.options | {'channels': 4, 'norm': _norm}
     OTHER_EXAMPLES[f'{_name}-norm={_norm}'] = _other._replace(options=_options)
+# Those of cnn_1d have the same steps.
+PLAIN = [name for name in OTHER_EXAMPLES if name not in ('cnn_3d', 'cnn_3d-norm=group')]
 
 
 @functools.cache
@@ -320,7 +323,7 @@ def as_the_file_takes_them(examples, facts):
   return examples.astype(np.int64) if facts.content == 'words' else examples
 
 
-@pytest.mark.parametrize('name', OTHER_EXAMPLES)
+@pytest.mark.parametrize('name', few(PLAIN, OTHER_EXAMPLES))
 def test_other_examples_in_onnx(name):
   onnxruntime = pytest.importorskip('onnxruntime', reason='no onnxruntime')
   description, facts, compute = computed_of_others(name)
@@ -335,7 +338,7 @@ def test_other_examples_in_onnx(name):
     check_close(outputs, compute(examples))
 
 
-@pytest.mark.parametrize('name', OTHER_EXAMPLES)
+@pytest.mark.parametrize('name', few(PLAIN, OTHER_EXAMPLES))
 def test_other_examples_in_pytorch(name, tmp_path):
   torch = pytest.importorskip('torch', reason='no torch')
   description, facts, compute = computed_of_others(name)
