@@ -13,6 +13,7 @@ import pytest
 from matplotlib import font_manager
 
 from moon_jax.__main__ import launch
+from moon_jax.core import user_cache
 from moon_jax.core.errors import ExitCode
 from moon_jax.platform import cores
 from tests.data import test_sources
@@ -71,8 +72,9 @@ def _fonts():
 
 
 @pytest.fixture
-def folder(tmp_path, tmp_path_factory, monkeypatch):
+def folder(tmp_path, monkeypatch):
   """The working folder, with the files of the tables; it is the home, too."""
+  cache = user_cache.folder().parent  # it stays, with the kernels in it
   for name, text in FILES.items():
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(text)
@@ -87,7 +89,7 @@ def folder(tmp_path, tmp_path_factory, monkeypatch):
     np.savez(tmp_path / f'{name}.npz', **(test_sources.arrays() | {'test_y': test_y}))
   monkeypatch.chdir(tmp_path)
   monkeypatch.setenv('HOME', str(tmp_path))
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path_factory.mktemp('cache')))
+  monkeypatch.setenv('XDG_CACHE_HOME', str(cache))
   return tmp_path
 
 
