@@ -150,6 +150,11 @@ def rival_term(chosen, outputs, frozen, labels, numbers, params):
   return 0.0
 
 
+# Algorithms with a term or a loss of their own, some of more than one kind.
+OWN_LOSSES = (
+  *('fedntd', 'feddecorr', 'moon_l2', 'fedlc', 'fedrs', 'feddyn', 'fedproc'),
+  'fedproto',
+)
 KINDS = {
   'feddecorr': 'scale',
   'moon_l2': 'squared',
@@ -160,7 +165,12 @@ KINDS = {
 
 
 def chosen(options):
-  """(algorithm, what else is chosen and no number) of the Options."""
+  """(algorithm, what else is chosen and no number) of the Options; '' for the others.
+
+  So all algorithms without an own loss share the programs.
+  """
+  if options.algorithm not in OWN_LOSSES:
+    return '', None
   kind = KINDS.get(options.algorithm)
   return options.algorithm, kind and getattr(options, kind)
 

@@ -248,6 +248,8 @@ def test_devices_exchange_nothing_while_they_train(represent_once, monkeypatch):
   assert_equal_to_reference('moon', history, usual_reference('moon'))
 
 
+FEATURES = {'similarity_on': 'features', 'num_previous': 2, 'represent_once': False}
+FEATURES |= {'negative': 'init'}
 KEEPING = [('scaffold', {}), ('moon', {'num_previous': 2})]
 KEEPING += [('sa_moon', {}), ('dco_moon', {}), ('moon', {}), ('solo', {})]
 KEEPING += [('decentralized_moon', {}), ('decentralized_fedavg', {})]
@@ -257,13 +259,15 @@ KEEPING += [('decentralized_moon', {}), ('decentralized_fedavg', {})]
 @pytest.mark.parametrize(
   ('algorithm', 'options', 'num_lanes'),
   few(
-    [('moon', {}, 2)],
+    [('moon', FEATURES, 2)],
     [('scaffold', {}, 1), *((*keeping, 2) for keeping in KEEPING)],
   ),
 )
 def test_no_client_copies_the_memories_of_all(algorithm, options, num_lanes):
+  options = dict(options)
+  round_options = world.RoundOptions(represent_once=options.pop('represent_once', True))
   chosen, plan = world.make(algorithm, **options), world.planner(num_lanes).plan(0)
-  run_round = world.compiled_round(algorithm, **options)
+  run_round = world.compiled_round(algorithm, round_options, **options)
   lowered = run_round.lower(
     world.state_of(chosen),
     plan.for_device(),
@@ -276,9 +280,8 @@ def test_no_client_copies_the_memories_of_all(algorithm, options, num_lanes):
   assert not re.findall(rf'{stack}\S* copy\(.*', loops)
 
 
-FEATURES = {'similarity_on': 'features', 'num_previous': 2, 'represent_once': False}
 OPTIONS = [
-  ('moon', {'negative': 'init', **FEATURES}),
+  ('moon', FEATURES),
   ('dco_moon', {'initial': 'mu'}),
 ]
 ANNEALING = {'scope': 'server', 'acceptance': 'temperatures'}
