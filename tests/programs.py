@@ -30,7 +30,7 @@ def compile_once(experiment, state, inputs, *, donate=True):
       {knob: knobs[knob] for knob in knobs if knob not in NO_PROGRAM},
       list(registered_parts),
       shapes,
-      donate,
+      donate and experiment.placement.client_memory.on_device,
       experiment.placement.client_memory.on_device,
       experiment.planner.training.layout.segment_steps,
       len(tests.users.sizes),

@@ -16,6 +16,7 @@ from moon_jax.data.federated import users
 from moon_jax.runner import ahead, compiled_ahead
 from tests.data.test_sources import prepare
 from tests.processes import ROOT, launched
+from tests.selection import few
 
 COMPILED = '/jax/core/compile/backend_compile_duration'
 MAX_PROGRAMS = 5
@@ -27,6 +28,7 @@ def words(folder, workdir='run'):
     f'--config.data.dir={folder}',
     f'--workdir={folder / workdir}',
     '--config.model=mlp',
+    '--config.algorithm=fedavg',
     '--config.execution.compile_cache=off',
     '--config.partition.min_size=1',
     '--config.num_clients=3',
@@ -110,8 +112,9 @@ def test_a_failure_of_the_compiler_ahead_is_reported_and_the_run_compiles(
   assert 'beside decoding' not in first.stdout
 
 
-def test_the_programs_are_those_of_the_run_or_none(folder):
-  config = cli.parse(words(folder)).config
+@pytest.mark.parametrize('algorithm', few(['fedavg'], ['moon']))
+def test_the_programs_are_those_of_the_run_or_none(folder, algorithm):
+  config = cli.parse([*words(folder), f'--config.algorithm={algorithm}']).config
   compiler = ahead.CompilerAhead(config, claim_devices=lambda: None)
   data = compiler.load(DataOptions(config))
   built = experiment.build(config, lambda options: data)

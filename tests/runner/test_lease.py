@@ -192,7 +192,7 @@ def test_a_lease_of_any_content_is_refused_or_taken_over(tmp_path, monkeypatch, 
 # --- races ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize('count', few([10], [300]))
+@pytest.mark.parametrize('count', few([4], [300]))
 def test_of_those_that_start_at_once_one_stays(tmp_path, monkeypatch, count):
   monkeypatch.setattr(lease_lib, '_SETTLE_SECONDS', 2.0)
   num_processes = 6

@@ -23,10 +23,10 @@ def test_models_of_clients_are_tested_a_few_at_a_time(tmp_path, monkeypatch):
     add_models(round_measures, models, score)
 
   monkeypatch.setattr(measures.RoundMeasures, 'add_models', counting)
-  # Room for four of the six models: 300 test and 46 validation examples.
+  # Room for four of the six models: 300 test and 45 validation examples.
   monkeypatch.setattr(programs, 'MOST_LOGIT_BYTES', 4 * 4 * 350 * 10)
-  changes = METRICS | {'algorithm': 'solo', 'data.validation': 0.15}
-  run = moon_jax.run(config(changes), tmp_path / 'run')
+  changes = {'algorithm': 'solo', 'data.validation': 0.15, 'data.local_test': 0.0}
+  run = moon_jax.run(config(changes | METRICS), tmp_path / 'run')
   assert calls == [(4, 300, 10)] * 4  # two groups in each of two rounds
   last = run.metrics[-1]
   of_models = []

@@ -111,8 +111,8 @@ def test_the_bars_of_many_clients_are_those_of_the_clients_below(tmp_path, monke
   assert heights.tolist() == list(range(0, 399, 2))
 
 
-@pytest.mark.parametrize('title', ['', '$_$ 50 % \\frac{'])
-def test_any_name_can_be_a_title(tmp_path, title):
+def test_any_name_can_be_a_title(tmp_path):
+  title = '$_$ 50 % \\frac{'
   draw_curves(tmp_path, rounds(2), title)
   plots.heat_map(tmp_path / 'a.png', np.ones((2, 2), int), title)
 
