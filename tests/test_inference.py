@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import itertools
 import json
 import pathlib
 import re
@@ -27,6 +28,7 @@ from tests.data.federations import save_arrays
 from tests.processes import contents
 from tests.refusals import refused
 from tests.run_directories import edit_json
+from tests.selection import few
 
 pytestmark = pytest.mark.usefixtures('quick_runs')
 # The runs learn something: at chance accuracy wrong weights would not show.
@@ -122,8 +124,13 @@ def test_a_run_may_follow_in_the_same_process(workdir, monkeypatch):
     moon_jax.load(workdir)
 
 
-@pytest.mark.parametrize('batch_norm', ['averaged', 'local'])
-@pytest.mark.parametrize('algorithm', KINDS_OF_MEMORY)
+@pytest.mark.parametrize(
+  ('algorithm', 'batch_norm'),
+  few(
+    [*itertools.product(KINDS_OF_MEMORY, ['averaged']), ('scaffold', 'local')],
+    itertools.product(KINDS_OF_MEMORY, ['local']),
+  ),
+)
 def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
   first = world.first_state(algorithm, 'mlp_bn', batch_norm=batch_norm)
   rng = np.random.default_rng(0)

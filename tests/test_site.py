@@ -53,7 +53,7 @@ def blocks(page, language):
 
 
 # Their examples train many networks; what they show has tests of its own.
-SLOW = ('data', 'from_python', 'parts')
+SLOW = ('data', 'from_python', 'metrics', 'parts')
 
 
 def pages_with(language, slow=()):

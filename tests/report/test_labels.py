@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from moon_jax.report import charts, figures, interactive, labels
+from tests.selection import few
 
 
 def crowd(num_classes, letters=12):
@@ -43,7 +44,7 @@ def test_labels_part_and_stay_inside(num_labels):
   assert (placement.centres + scaled / 2 <= 1).all()
 
 
-@pytest.mark.parametrize('num_classes', [10, 20])
+@pytest.mark.parametrize('num_classes', few([10], [20]))
 def test_no_name_covers_another_in_a_file(num_classes):
   chart = crowd(num_classes)
   figure = figures.tiled([chart] * 4)  # the smallest panels

@@ -120,9 +120,14 @@ def two_runs(tmp_path_factory):
   return folder
 
 
+@pytest.fixture(scope='module')
+def rows(two_runs):
+  """The rows of the two runs alone."""
+  return Collected(two_runs / 'b').rows('accuracy')
+
+
 @pytest.mark.parametrize('registration', HOSTILE)
-def test_a_strangers_run_changes_no_other(two_runs, capsys, registration):
-  rows = Collected(two_runs / 'b').rows('accuracy')
+def test_a_strangers_run_changes_no_other(two_runs, rows, capsys, registration):
   knobs = all_knobs()
   kind, name, knob, traits = registration
   description = {
