@@ -29,6 +29,9 @@ LARGE = ('resnet50', 'mobilenet_v2')
 # Words of knobs that other networks have, too, with the same step in the file. Those of
 # ResNet-50 are ResNet-18's. A small stem has no step that torchvision's has not.
 SEEN_IN_OTHERS = ('resnet18', 'resnet18-norm=group', 'resnet18-head=none')
+SEEN_IN_OTHERS += ('dco_cnn-norm=batch', 'dco_cnn-norm=group')
+SEEN_IN_OTHERS += ('tutorial_cnn-norm=batch', 'tutorial_cnn-norm=group')
+SEEN_IN_OTHERS += ('tutorial_cnn-head=none',)
 LEFT_OUT = ('resnet50-norm=group', 'resnet50-head=none')
 SMALLER = {'cnn_transformer': {'layers': 2, 'feedforward': 128}}
 
