@@ -69,17 +69,16 @@ def assert_near(actual, exact, terms):
 
 
 TRANSPOSED = [(0, 1), (1, 0), (1, 1)]
+EMPTY = [shape for shape in SHAPES if 0 in shape]
+PLAIN = [
+  *((shape, (0, 0)) for shape in SHAPES),
+  *zip(SHAPES[-3:], TRANSPOSED, strict=True),
+]
+PLAIN += itertools.product(EMPTY, TRANSPOSED)
 
 
 @pytest.mark.parametrize(
-  ('shape', 'transposed'),
-  few(
-    [
-      *((shape, (0, 0)) for shape in SHAPES),
-      *zip(SHAPES[-3:], TRANSPOSED, strict=True),
-    ],
-    itertools.product(SHAPES, TRANSPOSED),
-  ),
+  ('shape', 'transposed'), few(PLAIN, itertools.product(SHAPES, TRANSPOSED))
 )
 def test_a_product_of_odd_sizes_and_transposed_factors(shape, transposed):
   m, n, k = shape
