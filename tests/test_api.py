@@ -86,6 +86,7 @@ def test_rounds_end_before_their_store_is_closed(monkeypatch):
   assert ended == ['rounds', 'store']
 
 
+@pytest.mark.slow
 def test_rounds_can_be_left_and_have_no_global_model_if_there_is_none():
   outcome = next(moon_jax.rounds(config(algorithm='solo')))
   assert outcome.metrics['round'] == 1

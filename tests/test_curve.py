@@ -118,6 +118,7 @@ def cells(lines, first_cell):
   return [cell.strip() for cell in line.strip('|').split('|')][1:]
 
 
+@pytest.mark.slow
 def test_a_cell_has_the_differences_of_its_pairs(paths):
   table = "{{ curve_table('moon', 100) }}"
   for seed, (fedavg, moon) in enumerate([(60, 60.2), (50, 52.1), (70, 71.2)]):
@@ -157,6 +158,7 @@ def test_a_column_in_which_runs_diverged_has_no_mean(paths):
   assert means[0] == '2 of 3 diverged'
 
 
+@pytest.mark.slow
 def test_the_planned_test_waits_for_all_its_pairs(paths):
   slope = "{% set s = curve('moon', 100).slope() %}{{ s and s.slope | signed(2) }}"
   mean_differences = {
@@ -184,6 +186,7 @@ def test_the_planned_test_waits_for_all_its_pairs(paths):
   assert lines_of(paths, slopes) == ['1.41, 1.41 and 1.41']
 
 
+@pytest.mark.slow
 def test_the_pooled_deviation_decides_with_twelve_degrees_of_freedom(paths):
   for name, column in curve.COLUMNS.items():
     choice = column.choice.replace(':', '.py:')

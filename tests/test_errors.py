@@ -235,6 +235,7 @@ def test_a_mistake_of_a_command_line_is_found_before_anything_slow(tmp_path):
   assert not faults, '\n'.join(faults)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='other systems have no prctl')
 def test_a_worker_ends_when_its_sweep_has_ended():
   worker = 'from moon_jax.sweeps import running; running.take_share("0/1"); '

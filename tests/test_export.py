@@ -139,6 +139,7 @@ def with_client_models(tmp_path_factory, quick_runs):
   return run_of
 
 
+@pytest.mark.slow
 def test_the_model_of_a_client_has_no_accuracy_over_all_clients(
   with_client_models, tmp_path
 ):

@@ -283,6 +283,7 @@ def test_the_columns_of_the_curve_differ_in_their_partitions():
     assert list(changed) == [f'partition.{knobs[name.partition("_")[0]]}']
 
 
+@pytest.mark.slow
 def test_an_ablation_has_one_change_and_half_the_rounds():
   expected_changes = {
     'no_head': {'moon_cnn.head': 'none'},

@@ -205,6 +205,7 @@ def test_the_second_training_has_as_many_epochs_as_the_first_or_its_own():
     np.testing.assert_array_equal(second.steps_of_round(0, clients), steps)
 
 
+@pytest.mark.slow
 def test_both_trainings_know_their_clients_data():
   def loss(outputs, references, params, task, batch):
     total, parts = base.supervised(outputs, references, params, task, batch)

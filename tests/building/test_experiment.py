@@ -300,6 +300,7 @@ def fedprox(dtype):
   return built, after_a_round(built)
 
 
+@pytest.mark.slow
 def test_bfloat16_computes_with_fewer_bits_and_keeps_float32():
   float32, bfloat16 = (fedprox(dtype)[1] for dtype in ('float32', 'bfloat16'))
   for leaf in jax.tree.leaves((float32, bfloat16)):
@@ -311,7 +312,8 @@ def test_bfloat16_computes_with_fewer_bits_and_keeps_float32():
   assert 1e-5 < difference < 1e-2
 
 
-@pytest.mark.parametrize('dtype', few(['bfloat16'], ['float32']))
+@pytest.mark.slow
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float32'])
 def test_another_local_memory_is_tried_on_the_weights_of_the_step(dtype):
   pairs = []
 
@@ -369,6 +371,7 @@ def test_the_local_optimizer_is_the_configured_one():
   assert programs.local_training(nesterov).make_optimizer.keywords['nesterov']
 
 
+@pytest.mark.slow
 def test_gradients_are_clipped_if_asked():
   flags = (
     'algorithm=fedavg optimizer.momentum=0 optimizer.weight_decay=0 local_epochs=1 '

@@ -44,7 +44,7 @@ WAYS = {
 }
 SLOW = (
   *('apfl', 'fedavg', 'feddyn', 'fednova', 'fedper', 'fedprox', 'median', 'moon'),
-  *('scaffold', 'solo'),
+  *('ditto', 'scaffold', 'solo'),
 )
 
 
@@ -109,6 +109,7 @@ def test_frozen_layers_keep_their_bits(algorithm, tmp_path):
   assert {path[1] for path in frozen} == {'encoder'}
 
 
+@pytest.mark.slow
 def test_frozen_layers_in_lanes_of_several_clients(tmp_path):
   """The ten clients of a round are trained five side by side, or all in turn."""
   algorithm = 'decentralized_fedavg'
@@ -125,6 +126,7 @@ def test_frozen_layers_in_lanes_of_several_clients(tmp_path):
       np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_frozen_batch_normalisation_computes_as_in_tests():
   network = models.make(
     'moon_cnn', image_shape=(16, 16, 1), num_classes=3, norm='batch', head='none'

@@ -45,6 +45,7 @@ def test_traffic_on_a_ring_of_four(clients, transfers):
   assert with_server.num_transfers() == len(clients)
 
 
+@pytest.mark.slow
 def test_centralized_is_one_client_with_all_the_data():
   plans = world.planner(num_lanes=1, cohort_size=1, sizes=(75,))
   history = world.run('centralized', 2, plans=plans)

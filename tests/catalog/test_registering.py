@@ -16,7 +16,6 @@ from moon_jax.catalog import registry
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode, UsageError
 from tests.processes import check_same_records, read_lines
-from tests.selection import few
 
 # FedProx with the L1 norm, and a model, data, a partition and an augmentation.
 MINE = """
@@ -324,7 +323,8 @@ def test_a_part_that_fails_when_it_is_used_is_one_line(algorithm, folder, capsys
   assert line.startswith(FAILING[algorithm])
 
 
-@pytest.mark.parametrize('store', few(['disk'], ['device']))
+@pytest.mark.slow
+@pytest.mark.parametrize('store', ['disk', 'device'])
 def test_a_memory_may_have_python_s_numbers(store, folder, capsys):
   algorithm = (
     'moon_jax.Algorithm(init_client=lambda v: {"n": 0}, '

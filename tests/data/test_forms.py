@@ -428,6 +428,7 @@ def table_of(num_examples=48):
   return np.stack(columns, 1).astype('f4')
 
 
+@pytest.mark.slow
 def test_a_model_of_a_table_predicts_what_the_run_has_tested(tmp_path):
   x = table_of()
   result = moon_jax.run(configuration(tmp_path, x), tmp_path / 'run')

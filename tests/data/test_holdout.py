@@ -111,6 +111,7 @@ def test_validation_accuracy_is_recorded_in_each_tested_round():
   assert last.metrics['validation_loss'] == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_validation_accuracy_of_own_models_is_their_mean():
   last = run({'algorithm': 'solo'})[-1]
   client_scores = [

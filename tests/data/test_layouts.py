@@ -436,6 +436,7 @@ def test_text_labels_name_the_classes(tmp_path):
 # --- a run ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures('quick_runs')
 def test_one_set_from_two_sources_is_one_run_and_records_its_classes(tmp_path):
   """Number for number; the names of the classes go into the records of both."""

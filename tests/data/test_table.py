@@ -244,6 +244,7 @@ def run(tmp_path_factory, quick_runs):
   return folder / 'run'
 
 
+@pytest.mark.slow
 def test_a_table_in_another_order_is_predicted_alike(run, tmp_path, capsys):
   def predicted(frame):
     write(frame, tmp_path / 'other.csv')

@@ -237,8 +237,6 @@ NOTICES = [
     'drawn: classifier, head_hidden, head_output, stem/conv; '
     'not used of the file: classifier, stem/conv.',
   ),
-]
-SLOW_NOTICES = [
   (
     'resnet18',
     {'design': 'torchvision'},
@@ -253,7 +251,8 @@ SLOW_NOTICES = [
 ]
 
 
-@pytest.mark.parametrize(('model', 'options', 'notice'), few(NOTICES, SLOW_NOTICES))
+@pytest.mark.slow
+@pytest.mark.parametrize(('model', 'options', 'notice'), NOTICES)
 def test_another_head_or_stem_is_drawn_and_named(model, options, notice, tmp_path):
   options = {'design': 'small'} | options
   network = loaded(model, options, state_of(model, num_classes=9), tmp_path)

@@ -108,6 +108,7 @@ def test_what_changes_every_number_is_refused(name, value):
   devices.claim('auto')
 
 
+@pytest.mark.slow
 def test_an_environment_that_is_refused_is_one_line(tmp_path):
   process = launch(tmp_path, '--workdir=run', JAX_PLATFORMS='cuda')
   assert process.returncode == ExitCode.USAGE

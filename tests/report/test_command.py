@@ -126,6 +126,7 @@ def run_python(code, words=(), stdout=None):
   )
 
 
+@pytest.mark.slow
 def test_training_loads_no_library_of_a_report():
   libraries = {'pandas', 'plotly', 'sklearn.manifold', 'tabulate'}
   code = f'assert not {libraries} & set(sys.modules)'

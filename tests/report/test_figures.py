@@ -278,6 +278,7 @@ def test_a_name_with_a_dollar_is_no_formula():
   assert not any(text.get_parse_math() for text in figure.axes[0].get_yticklabels())
 
 
+@pytest.mark.slow
 def test_a_file_holds_the_legend_too(tmp_path):
   figure = figures.draw(over_rounds(LONG), styles_of(over_rounds(LONG)))
   figures.save(figure, tmp_path, 'over_rounds', formats=('png', 'pdf'))

@@ -52,6 +52,7 @@ def write(report, out):
   report_files.write(out, report.content._replace(sections=sections))
 
 
+@pytest.mark.slow
 def test_every_figure_is_a_png(written):
   figures = written.out / 'figures'
   names = set(Collected(written.runs).charts())

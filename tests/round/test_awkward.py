@@ -82,7 +82,8 @@ def test_a_client_without_examples_changes_nothing(algorithm, num_devices):
     jax.tree.map(np.testing.assert_array_equal, memory, first)
 
 
-@pytest.mark.parametrize('algorithm', few(['scaffold'], ['moon']))
+@pytest.mark.slow
+@pytest.mark.parametrize('algorithm', ['scaffold', 'moon'])
 def test_one_client(algorithm):
   history, expected = run_and_reference(algorithm, (B + 1,), LABELS[-(B + 1) :], 1)
   assert_equal_to_reference(algorithm, history, expected)

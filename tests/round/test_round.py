@@ -256,12 +256,14 @@ KEEPING += [('decentralized_moon', {}), ('decentralized_fedavg', {})]
 
 
 # If each client copied the cohort's memories, a round would cost its size squared.
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('algorithm', 'options', 'num_lanes'),
-  few(
-    [('moon', FEATURES, 2)],
-    [('scaffold', {}, 1), *((*keeping, 2) for keeping in KEEPING)],
-  ),
+  [
+    ('moon', FEATURES, 2),
+    ('scaffold', {}, 1),
+    *((*keeping, 2) for keeping in KEEPING),
+  ],
 )
 def test_no_client_copies_the_memories_of_all(algorithm, options, num_lanes):
   options = dict(options)

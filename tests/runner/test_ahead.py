@@ -16,7 +16,6 @@ from moon_jax.data.federated import users
 from moon_jax.runner import ahead, compiled_ahead
 from tests.data.test_sources import prepare
 from tests.processes import ROOT, launched
-from tests.selection import few
 
 COMPILED = '/jax/core/compile/backend_compile_duration'
 MAX_PROGRAMS = 5
@@ -112,7 +111,8 @@ def test_a_failure_of_the_compiler_ahead_is_reported_and_the_run_compiles(
   assert 'beside decoding' not in first.stdout
 
 
-@pytest.mark.parametrize('algorithm', few(['fedavg'], ['moon']))
+@pytest.mark.slow
+@pytest.mark.parametrize('algorithm', ['fedavg', 'moon'])
 def test_the_programs_are_those_of_the_run_or_none(folder, algorithm):
   config = cli.parse([*words(folder), f'--config.algorithm={algorithm}']).config
   compiler = ahead.CompilerAhead(config, claim_devices=lambda: None)

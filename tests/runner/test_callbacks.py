@@ -93,6 +93,7 @@ def test_the_state_is_that_of_the_round(three_rounds):
     assert ours <= {content for _, _, content in saved.values()}
 
 
+@pytest.mark.slow
 def test_a_run_that_is_ended_is_finished_until_more_rounds_are_asked_for(
   three_rounds, tmp_path, capsys
 ):
@@ -119,6 +120,7 @@ def test_a_class_makes_a_callback_for_each_run():
   assert first is not second
 
 
+@pytest.mark.slow
 def test_more_rounds_after_a_start_that_failed(tmp_path):
   moon_jax.run(config(), tmp_path / 'run', callbacks=[Watcher(stops_at=2)])
   (tmp_path / 'run/checkpoints').rename(tmp_path / 'away')

@@ -145,6 +145,7 @@ def test_a_run_may_change_its_tier(tmp_path, trained):
   assert_same(tmp_path, trained('device'))
 
 
+@pytest.mark.slow
 def test_without_a_run_directory_the_file_is_a_temporary_one(
   tmp_path, trained, monkeypatch
 ):
@@ -192,7 +193,8 @@ def test_a_model_is_loaded_from_the_newest_checkpoint_that_has_its_memory(copied
   assert rounds == expected
 
 
-@pytest.mark.parametrize('tier', few(['device'], TIERS))
+@pytest.mark.slow
+@pytest.mark.parametrize('tier', TIERS)
 def test_without_the_file_a_checkpoint_that_needs_none_is_taken(copied, tier, capsys):
   workdir = copied('device', num_rounds=2)
   run(workdir, 'disk', num_rounds=4)
@@ -266,6 +268,7 @@ def test_the_file_of_another_run_is_damage(trained, copied, capsys):
   assert 'in clients.bin has changed); set aside as bad-4-1' in printed
 
 
+@pytest.mark.slow
 def test_memories_written_at_a_start_spare_older_checkpoints(trained, copied, capsys):
   """The newest checkpoint has all memories in its state, the older one in the file."""
   workdir = copied('disk', num_rounds=2)

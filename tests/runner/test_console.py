@@ -205,6 +205,7 @@ def slowly(function):
   return call
 
 
+@pytest.mark.slow
 def test_a_file_has_a_line_whenever_nothing_was_said_for_a_while(tmp_path, monkeypatch):
   class SlowJax:
     device_get = staticmethod(slowly(jax.device_get))

@@ -73,6 +73,7 @@ def draw(folder, names):
   return figure
 
 
+@pytest.mark.slow
 def test_letters_that_no_font_has_are_one_line(tmp_path, fresh, capsys):
   with warnings.catch_warnings():
     warnings.simplefilter('error')

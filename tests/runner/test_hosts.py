@@ -249,6 +249,7 @@ def test_more_than_two_devices_agree_up_to_rounding(battery, division, index):
 # --- ends -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 def test_different_commands_are_refused_with_the_difference(folders):
   words_of_each = [('--config.seed=1',), ('--config.seed=2', '--config.num_rounds=7')]
@@ -281,6 +282,7 @@ def test_processes_with_different_numbers_of_devices_are_refused(folders):
   assert contents(folders[0]) == contents(folders[1]) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 def test_a_process_that_never_comes_is_one_line(tmp_path):
   with started([tmp_path] * 3, *RUN, absent=[1], wait=1) as processes:

@@ -9,7 +9,6 @@ import moon_jax
 from moon_jax.core import files, weights
 from moon_jax.core.errors import UsageError
 from tests.run_directories import TINY
-from tests.selection import few
 
 # With this rate no weight moves: float32 has no number so close.
 STILL = {'optimizer.learning_rate': 1e-30, 'num_rounds': 1}
@@ -45,7 +44,8 @@ def test_the_first_test_is_the_last_of_the_other_run(trained, tmp_path):
   assert saved['weights_digest'] == files.sha256(path)
 
 
-@pytest.mark.parametrize('tier', few(['disk'], ['device']))
+@pytest.mark.slow
+@pytest.mark.parametrize('tier', ['disk', 'device'])
 def test_an_untrained_client_has_the_weights_of_the_file(tier, trained, tmp_path):
   path = str(shutil.copy(trained[1], tmp_path / 'x.npz'))
   changes = {

@@ -135,7 +135,7 @@ def test_the_programs_take_the_best_round(undisturbed, tmp_path):
   assert refused.stderr.startswith("--round='last' must be best, or the number of")
 
 
-@pytest.mark.parametrize('fails_at', few([3, 5], [2, 4]))
+@pytest.mark.parametrize('fails_at', few([5], [2, 3, 4]))
 def test_a_run_that_dies_and_goes_on_has_the_same_best_model(
   undisturbed, tmp_path, fails_at
 ):
@@ -151,6 +151,7 @@ def test_a_run_that_dies_and_goes_on_has_the_same_best_model(
   assert kept_folders(tmp_path / 'run') == kept_folders(undisturbed.workdir)
 
 
+@pytest.mark.slow
 def test_a_best_round_of_a_lost_checkpoint_comes_again(
   undisturbed, tmp_path, monkeypatch
 ):
@@ -182,6 +183,7 @@ def test_a_best_round_of_a_lost_checkpoint_comes_again(
   same_models(tmp_path / 'run', undisturbed.workdir)
 
 
+@pytest.mark.slow
 def test_a_best_round_without_any_checkpoint_comes_again(
   undisturbed, tmp_path, monkeypatch
 ):
@@ -204,6 +206,7 @@ def test_a_best_round_without_any_checkpoint_comes_again(
   same_models(tmp_path / 'run', undisturbed.workdir)
 
 
+@pytest.mark.slow
 def test_own_models_on_the_disk(personal, tmp_path):
   """The places of their memories stay, though later rounds write over others."""
 
@@ -251,6 +254,7 @@ def test_what_chooses_is_asked_for(tmp_path):
   assert (manifest['best_by'], manifest['best_number']) == ('test_nll', min(losses))
 
 
+@pytest.mark.slow
 def test_a_run_that_keeps_none_says_how(tmp_path, capsys):
   plain = config({'keep_best': 'none', 'num_rounds': 2})
   run = moon_jax.run(plain, tmp_path / 'run')

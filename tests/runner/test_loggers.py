@@ -232,6 +232,7 @@ def test_what_a_logger_is_given():
   assert logged == [({'metrics/test_accuracy': 0.5, 'timings/train_seconds': 2}, 3)]
 
 
+@pytest.mark.slow
 def test_no_logger_leaves_no_trace(tmp_path):
   words = (*FEDAVG, '--config.logger=', '--config.num_rounds=1', '--workdir=a')
   check_success(launched(tmp_path, words))

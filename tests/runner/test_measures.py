@@ -14,6 +14,7 @@ from tests.run_directories import TINY
 from tests.runner.test_own_tests import METRICS, NAMES, config, measured_by
 
 
+@pytest.mark.slow
 def test_models_of_clients_are_tested_a_few_at_a_time(tmp_path, monkeypatch):
   calls = []
   add_models = measures.RoundMeasures.add_models
@@ -95,6 +96,7 @@ def test_the_wrong_metrics_are_one_line_each():
     moon_jax.load_config('configs/base.py', changes)
 
 
+@pytest.mark.slow
 def test_metrics_may_change_when_a_run_goes_on(tmp_path):
   knobs = TINY | {'algorithm': 'fedavg', 'num_rounds': 1}
   first = moon_jax.load_config('configs/digits_moon.py', knobs)

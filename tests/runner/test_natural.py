@@ -59,6 +59,7 @@ def solo(knobs, tmp_path_factory):
   return moon_jax.run(chosen, tmp_path_factory.mktemp('solo'))
 
 
+@pytest.mark.slow
 def test_the_data_say_how_many_clients_there_are(run, knobs, tmp_path):
   saved = json.loads((run.workdir / 'config.json').read_text())
   # One of the four users owns 3 examples.
@@ -100,6 +101,7 @@ def test_every_user_is_tested_on_examples_of_its_own(run):
   assert run.summary['user_accuracy_min'] == last['user_accuracy_min']
 
 
+@pytest.mark.slow
 def test_clients_with_own_models_have_no_user_columns(solo, tmp_path):
   assert 'test_accuracy_worst' in solo.metrics[-1]
   assert 'user_accuracy_mean' not in solo.metrics[-1]
@@ -230,6 +232,7 @@ def test_own_models_by_name_on_the_whole_test_set_and_on_their_own(solo):
     assert own == np.mean(predicted == labels)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_with_the_same_file(knobs, tmp_path):
   every_round = {'eval_every_rounds': 1, 'checkpoint_every_rounds': 5, 'num_rounds': 3}
   settings = config(knobs | METRICS | every_round)

@@ -305,6 +305,7 @@ def fine_tuned(run, epochs):
   return counted(run, labels_of)[:2]
 
 
+@pytest.mark.slow
 def test_per_fedavgs_models_are_an_inner_step_away_from_the_global_one(tmp_path):
   changes = {'algorithm': 'per_fedavg', 'per_fedavg.alpha': 0.5, 'num_rounds': 3}
   run = moon_jax.run(config(changes), tmp_path / 'run')

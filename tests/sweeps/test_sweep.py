@@ -96,6 +96,7 @@ def swept(tmp_path_factory):
   return Swept(folder, process.stdout)
 
 
+@pytest.mark.slow
 def test_each_run_is_what_launch_py_makes_alone(swept, tmp_path, monkeypatch):
   # The single run compiles its own program.
   monkeypatch.setattr(programs, 'compile_programs', compile_programs)
