@@ -47,7 +47,7 @@ def _parsed(flags):
 
 @functools.cache
 def _parsed_once(flags, parts):
-  """The same, as long as the catalog has these parts."""
+  """The same, as long as the catalog has these parts: (kind, name) and id of each."""
   return _parsed(flags)
 
 
@@ -65,7 +65,8 @@ def write_run(path, accuracies, *flags, seed=0, finished=True, **columns):
   path.mkdir(parents=True)
   # A user's file may say another thing in another test.
   if all('configs/' in word for word in flags if '.py' in word):
-    command, settings = _parsed_once(flags, tuple(registry._parts))
+    parts = tuple((name, id(part)) for name, part in registry._parts.items())
+    command, settings = _parsed_once(flags, parts)
   else:
     command, settings = _parsed(flags)
   settings = settings | {'seed': seed}

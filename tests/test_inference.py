@@ -484,7 +484,8 @@ def test_wrong_pictures_are_one_line(
 
 
 def test_help_of_predict(capsys):
-  code, text = predict(capsys, ['--help'])
-  assert code == ExitCode.DONE
+  assert predict_lib.main(['--help']) == ExitCode.DONE
+  printed = capsys.readouterr()
+  assert printed.err == ''
   for flag in ('--workdir=', '--input=', '--output=', '--client='):
-    assert flag in text
+    assert flag in printed.out

@@ -49,10 +49,7 @@ def lowered(flags):
 def lower_round(built):
   """The program of a round, traced but not compiled."""
   inputs, state = first_inputs(built), experiment.initial_state_shapes(built)
-  train = built.data.train
-  return programs.lower(
-    programs.run_round, built, state, inputs.plan, inputs.scalars, train
-  )
+  return programs._lower_round(built, state, inputs, donate=False)
 
 
 def after_a_round(built):

@@ -106,7 +106,7 @@ def computed(module, shape):
   return arrays
 
 
-# The other cases have the layers of these.
+# The dearest, and those whose layers another case has.
 SLOW = ['resnet18', 'grouped', 'bottlenecks']
 SLOW += ['dco_cnn', 'moon_cnn_64', 'moon_cnn_batch']
 PLAIN = [name for name in CASES if name not in SLOW]

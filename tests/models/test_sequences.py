@@ -107,7 +107,7 @@ def computed(module, examples):
   return arrays
 
 
-SLOW = ['cnn_3d_batch']  # other cases have its layers
+SLOW = ['cnn_3d_batch']  # the dearest
 PLAIN = [case for case in CASES if case not in SLOW]
 
 

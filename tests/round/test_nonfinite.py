@@ -75,9 +75,13 @@ def test_equals_the_reference_without_that_client(
     stop_if_diverged(record, metrics, 'skip_client')
 
 
-@pytest.mark.parametrize('cohort_size', few([3], [world.NUM_CLIENTS]))
-def test_the_memory_of_a_client_that_is_not_finite_stays_bit_for_bit(cohort_size):
-  plans = world.planner(num_lanes=6, cohort_size=cohort_size)
+@pytest.mark.parametrize(
+  ('cohort_size', 'num_devices'), few([(3, 1)], [(world.NUM_CLIENTS, 1), (3, 3)])
+)
+def test_the_memory_of_a_client_that_is_not_finite_stays_bit_for_bit(
+  cohort_size, num_devices
+):
+  plans = world.planner(num_lanes=6, cohort_size=cohort_size, num_devices=num_devices)
   history = run('scaffold', plans, 1, np.nan)
   before, *after = (
     world.of_client(state.clients, 1) for state, _ in history[FIRST_BAD - 1 :]

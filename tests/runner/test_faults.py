@@ -269,6 +269,7 @@ RARER_SIGNALS = {
     (signal.SIGTERM,),
     ExitCode.PREEMPTED,
     SAVING + SAVED,
+    tier='disk',
     is_killed_next=True,
   ),
   'Ctrl-C as soon as it is caught': SignalCase(

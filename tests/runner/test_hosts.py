@@ -36,7 +36,6 @@ RUN = (
   '--config.execution.lanes=4',
   '--workdir=run',
 )
-SENT = (*RUN, '--config.algorithm=fedavg')  # clients remember nothing
 ROUNDS = '--config.num_rounds='
 DEVICES = '--config.execution.devices='
 STOPPED = 'process 1 is asked to stop'  # a run that begins with these words
@@ -73,7 +72,7 @@ def two_processes(tmp_path_factory):
     images = rng.integers(0, 256, (60, 8, 8), np.uint8)
     arrays = {'train_x': images, 'test_x': 255 - images}
     np.savez(folder / f'{name}.npz', train_y=labels, test_y=labels, **arrays)
-  words = (*SENT, f'{ROUNDS}3')
+  words = (*RUN, f'{ROUNDS}3')
   other = (*words, '--workdir=other')
   data = (*other, '--config.data.source=npz', '--config.data.path=')
   runs = [
@@ -84,7 +83,7 @@ def two_processes(tmp_path_factory):
     (*data[:-1], f'{data[-1]}one.npz'),
     (*words, '--config.seed=1'),
     (*other, '--config.execution.lanes=1'),
-    (*other, '--config.execution.client_store=disk', '--config.algorithm=moon'),
+    (*other, '--config.execution.client_store=disk'),
   ]
   outcomes = run_many(folders, runs, 1)
   (lines_of_first, (line_of_second,)) = lines(outcomes)
@@ -104,7 +103,7 @@ def test_two_processes_are_one_with_two_devices(two_processes, tmp_path):
   folders, (first, _) = two_processes
   assert f'processes: 2; 2 on {HOST}' in first
   assert 'resumed after round 1 of 3' in first
-  words = (*SENT, f'{ROUNDS}3', f'{DEVICES}2', f'--workdir={tmp_path}')
+  words = (*RUN, f'{ROUNDS}3', f'{DEVICES}2', f'--workdir={tmp_path}')
   start.run(cli.parse(words))
   of_two = folders[0] / 'run/metrics.jsonl'
   of_one = tmp_path / 'metrics.jsonl'

@@ -144,6 +144,7 @@ def test_a_knob_that_the_network_does_not_use_hinders_no_algorithm(knobs):
 def test_the_command_line_tells_who_is_left_out(knobs, tmp_path):
   flags = federations.flags(TINY | knobs | METRICS)
   words = [f'--config={ROOT}/configs/base.py', *flags, '--workdir=run']
+  words.append('--config.eval_every_rounds=1')
   completed = launched(tmp_path, words)
   check_success(completed)
   lines = completed.stdout.splitlines()
@@ -230,6 +231,10 @@ def test_own_models_by_name_on_the_whole_test_set_and_on_their_own(solo):
     images, labels = FOUND['test'][name]
     predicted = moon_jax.load(solo.workdir, client=name).predict(images).labels
     assert own == np.mean(predicted == labels)
+  # The models differ.
+  several = [moon_jax.load(solo.workdir, client=name) for name in clients.names[:2]]
+  first, second = (model.predict(images).logits for model in several)
+  assert (first != second).any()
 
 
 @pytest.mark.slow

@@ -190,6 +190,7 @@ def test_clients_without_names_are_numbered(tuned):
   clients = client_file.read(tuned.workdir)
   assert clients.names == ['0', '1', '2', '4', '5']
   assert clients.test_examples.tolist() == sizes.tolist()
+  assert (clients.training_examples + clients.test_examples).sum() == 300
   accuracy = clients.numbers['local_accuracy'][-1]
   assert np.rint(accuracy * sizes).tolist() == correct.tolist()
 

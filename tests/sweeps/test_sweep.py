@@ -483,11 +483,18 @@ def test_seeds_betas_and_mus_share_one_program(tmp_path):
 def test_processes_that_share_a_gpu_do_not_take_its_memory_in_advance(
   share, gpu, takes_in_advance, monkeypatch
 ):
-  # Else this process would end with its parent, and compile in turn with others.
-  monkeypatch.setattr(running.ctypes, 'CDLL', mock.Mock())
-  monkeypatch.setattr(running.compile_cache, 'take_turns', mock.Mock())
+  # Else this process would end with its parent, compile in turn with others, or lose
+  # its cores.
+  system, take_turns, set_cores = mock.Mock(), mock.Mock(), mock.Mock()
+  monkeypatch.setattr(running.ctypes, 'CDLL', system)
+  monkeypatch.setattr(running.compile_cache, 'take_turns', take_turns)
+  monkeypatch.setattr(os, 'sched_setaffinity', set_cores)
   with mock.patch.dict(os.environ, {'CUDA_VISIBLE_DEVICES': '4,7'}):
     os.environ.pop('XLA_PYTHON_CLIENT_PREALLOCATE', None)
     running.take_share(share)
     assert os.environ['CUDA_VISIBLE_DEVICES'] == gpu
     assert os.environ.get('XLA_PYTHON_CLIENT_PREALLOCATE') == takes_in_advance
+  ends_with_parent = mock.call(running._PR_SET_PDEATHSIG, signal.SIGTERM)
+  assert system.return_value.prctl.mock_calls == [ends_with_parent]
+  take_turns.assert_called_once_with()
+  set_cores.assert_not_called()
