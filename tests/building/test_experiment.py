@@ -169,7 +169,8 @@ def test_an_attack_changes_the_round(server):
     inputs.scalars.algorithm['attack_scale'] = replicated(attacked, scale)
     end, _ = run_round(state, inputs.plan, inputs.scalars, attacked.data.train)
     ends.append(end.server.variables)
-  assert world.largest_difference(*ends) > 1e-4
+  by_attack, by_training = ends
+  assert world.largest_difference(by_attack, by_training) > 1e-4
 
 
 def test_every_knob_reaches_the_part_it_is_for():

@@ -49,8 +49,9 @@ def reference(x, mask, scale, bias, relu):
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def outputs_and_gradients(function, relu, x, mask, scale, bias, gradients):
+def outputs_and_gradients(function, relu, inputs):
   """The three outputs, and what the gradients of these make of x, scale and bias."""
+  x, mask, scale, bias, gradients = inputs
 
   def normalise(x, scale, bias):
     return function(x, mask, scale, bias, relu)
@@ -63,10 +64,10 @@ def outputs_and_gradients(function, relu, x, mask, scale, bias, gradients):
 @pytest.mark.parametrize('relu', [False, True])
 def test_outputs_statistics_and_gradients_equal_the_definition(shape, relu):
   inputs = arrays(shape)
-  computed = outputs_and_gradients(batch_norm.normalise, relu, *inputs)
+  computed = outputs_and_gradients(batch_norm.normalise, relu, inputs)
   with jax.enable_x64(True):
     wide_inputs = jax.tree.map(np.float64, inputs)
-    expected = outputs_and_gradients(reference, relu, *wide_inputs)
+    expected = outputs_and_gradients(reference, relu, wide_inputs)
   for actual, exact in zip(computed, expected, strict=True):
     assert actual.shape == exact.shape
     np.testing.assert_allclose(

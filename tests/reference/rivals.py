@@ -152,7 +152,13 @@ def rival_term(chosen, outputs, frozen, labels, numbers, params):
 
 # Algorithms with a term or a loss of their own, some of more than one kind.
 OWN_LOSSES = (
-  *('fedntd', 'feddecorr', 'moon_l2', 'fedlc', 'fedrs', 'feddyn', 'fedproc'),
+  'fedntd',
+  'feddecorr',
+  'moon_l2',
+  'fedlc',
+  'fedrs',
+  'feddyn',
+  'fedproc',
   'fedproto',
 )
 KINDS = {

@@ -377,7 +377,8 @@ def test_filler_content_reaches_nothing():
     run_round(world.first_state('moon'), plan, scalars, train)
     for plan in (device_plan, other_plan)
   ]
-  assert world.largest_difference(*ends) < 1e-6
+  first, second = ends
+  assert world.largest_difference(first, second) < 1e-6
 
 
 def test_new_numbers_and_cohorts_compile_nothing_anew():
