@@ -20,6 +20,7 @@ from papers import (
   kept_runs,
   numerics,
   partitions,
+  planned,
   tables,
 )
 from papers.curve import COLUMNS, TITLES, Curve, endpoint, mean_table
@@ -38,6 +39,7 @@ class Paths(NamedTuple):
   runs: pathlib.Path
   diverged: pathlib.Path
   repeated: pathlib.Path
+  frozen: pathlib.Path
   partitions: pathlib.Path
   pictures: pathlib.Path
   page: pathlib.Path
@@ -51,6 +53,7 @@ class Paths(NamedTuple):
       runs=papers / 'runs',
       diverged=papers / 'diverged',
       repeated=papers / 'repeated',
+      frozen=papers / 'frozen',
       partitions=papers / 'partitions.jsonl',
       pictures=root / 'docs/images/experiments',
       page=root / 'docs/experiments.md',
@@ -250,6 +253,13 @@ class Evidence:
   def skew_table(self) -> str:
     """Effective classes of a client beside the accuracies."""
     return _text(tables.skew_table(self.curve('moon', 100), self.class_counts))
+
+  def planned_table(self) -> str:
+    """The planned comparisons on one commit, or how many runs are left."""
+    frozen = self._paths.frozen
+    runs = kept_runs.read_all(frozen)
+    diverged = kept_runs.read_all(frozen / 'diverged', finished=False)
+    return _text(planned.planned_table(runs, diverged))
 
   def repeated_table(self) -> str:
     """Endpoints of the runs that were repeated, kept and repeated."""

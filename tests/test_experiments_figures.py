@@ -656,6 +656,16 @@ def sentences():
     f'{line.pvalue:.2f} (planned)'
   )
   yield f'By seed the slopes are {listed(by_seed, 2)}'
+  planned = [
+    f'{stem}_{name}_seed{seed}.jsonl.gz'
+    for stem in ('moon_cvpr21', 'curve_beta_0.05', 'curve_beta_0.3')
+    for name in ('moon', 'fedavg')
+    for seed in range(4, 12)
+  ]
+  kept = {path.name for path in (ROOT / 'papers/frozen').rglob('*.gz')}
+  left = len({*planned} - kept)
+  assert left, 'compute the planned table here'
+  yield f'Runs of the plan that are left: {left} of {len(planned)}.'
   best = 100 * RUNS['moon_cvpr21_niid_bench_fedavg_seed0'][1].test_accuracy.max()
   yield f"has a best round of {best:.1f}, beside NIID-Bench's 68.2"
   fingerprint = json.loads((ROOT / 'papers/numerics.json').read_text())['fingerprint']

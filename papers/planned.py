@@ -1,0 +1,153 @@
+"""The planned comparisons of papers/frozen.txt: MOON minus FedAvg, on eight new seeds.
+
+docs/experiments.md has the plan. This was written before the first of the runs, which
+papers/frozen/ keeps; those that end with a number that is not finite, in its folder
+diverged/.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from moon_jax.core.errors import UsageError
+from moon_jax.report.statistics import estimate
+from papers import differences
+from papers.curve import COLUMNS, endpoint
+from papers.differences import KeptRuns
+from papers.markdown import signed, table
+
+COMMIT = 'f2054011'
+SEEDS = range(4, 12)
+SKEWS = ('beta 0.05', 'beta 0.3', 'beta 0.5')
+_END = 100
+
+
+class Planned(NamedTuple):
+  """A planned comparison.
+
+  Attributes:
+    differences: MOON minus FedAvg in points, by seed; infinite if one run diverged.
+    p_value: two-sided, see `signed_rank_p`.
+    adjusted: the p-value by Holm's correction over the three.
+  """
+
+  differences: Sequence[float]
+  p_value: float
+  adjusted: float
+
+
+def signed_rank_p(paired_differences: Sequence[float]) -> float:
+  """The two-sided p-value of Wilcoxon's signed-rank test, over all signs of the ranks.
+
+  Equal sizes share their mean rank. An infinite difference has the largest rank.
+  """
+  ranks = stats.rankdata(np.abs(paired_differences))
+  signed_ranks = np.sign(paired_differences) * ranks
+  exact = stats.PermutationMethod(n_resamples=math.inf)
+  return float(stats.wilcoxon(signed_ranks, method=exact).pvalue)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+  """The p-values by Holm's correction (1979): step down from the smallest."""
+  adjusted = [0.0] * len(p_values)
+  largest_so_far = 0.0
+  for step, index in enumerate(np.argsort(p_values)):
+    largest_so_far = max(largest_so_far, (len(p_values) - step) * p_values[index])
+    adjusted[index] = min(1.0, largest_so_far)
+  return adjusted
+
+
+def compare(runs: KeptRuns, diverged: KeptRuns) -> dict[str, Planned]:
+  """Skew -> its comparison; empty before all planned runs are there.
+
+  Args:
+    runs: the finished runs.
+    diverged: those that ended with a number that is not finite.
+  """
+  if num_left(runs, diverged):
+    return {}
+  differences_of_skews = {skew: _differences(skew, runs, diverged) for skew in SKEWS}
+  p_values = [signed_rank_p(numbers) for numbers in differences_of_skews.values()]
+  return {
+    skew: Planned(numbers, p_value, adjusted)
+    for (skew, numbers), p_value, adjusted in zip(
+      differences_of_skews.items(), p_values, holm(p_values), strict=True
+    )
+  }
+
+
+def num_left(runs: KeptRuns, diverged: KeptRuns) -> int:
+  """The number of planned runs that are not there."""
+  count = 0
+  for skew in SKEWS:
+    for choice in _choices(skew):
+      seeds_there = _by_seed(choice, runs).keys() | _by_seed(choice, diverged).keys()
+      count += len(set(SEEDS) - seeds_there)
+  return count
+
+
+def planned_table(runs: KeptRuns, diverged: KeptRuns) -> list[str]:
+  """The table of the comparisons, or the number of runs that are left.
+
+  Raises:
+    UsageError: a run is of another commit than the planned one.
+  """
+  for name, run in [*runs.items(), *diverged.items()]:
+    if not str(run.provenance.get('git_commit')).startswith(COMMIT):
+      raise UsageError(f'{name} must be of commit {COMMIT}, as all runs of the plan.')
+  comparisons = compare(runs, diverged)
+  if not comparisons:
+    left = num_left(runs, diverged)
+    num_planned = len(SKEWS) * 2 * len(SEEDS)
+    return [
+      f'Runs of the plan that are left: {left} of {num_planned}. Nothing is computed '
+      'before all are there.'
+    ]
+  head = ('MOON - FedAvg', 'by seed', 'mean', 'p (planned)', "by Holm's correction")
+  return table(head, [_cells(skew, planned) for skew, planned in comparisons.items()])
+
+
+def _cells(skew: str, planned: Planned) -> list[str]:
+  numbers = planned.differences
+  is_finite = all(map(math.isfinite, numbers))
+  return [
+    skew,
+    ', '.join(signed(n) if math.isfinite(n) else 'diverged' for n in numbers),
+    signed(estimate(numbers).mean) if is_finite else '',
+    f'{planned.p_value:.3f}',
+    f'{planned.adjusted:.3f}',
+  ]
+
+
+def _choices(skew: str) -> tuple[str, str]:
+  """'FILE:VARIANT' of MOON and of FedAvg."""
+  choice = COLUMNS[skew].choice
+  return choice.format('moon'), choice.format('fedavg')
+
+
+def _by_seed(choice: str, runs: KeptRuns) -> Mapping[int, float | None]:
+  """Seed -> the endpoint of the planned run."""
+  return {
+    seed: endpoint(run, _END)
+    for (seed, _), run in differences.runs_of(choice, runs).items()
+    if seed in SEEDS
+  }
+
+
+def _differences(skew: str, runs: KeptRuns, diverged: KeptRuns) -> list[float]:
+  moon, fedavg = (_by_seed(choice, runs) for choice in _choices(skew))
+  lost_moon, lost_fedavg = (_by_seed(choice, diverged) for choice in _choices(skew))
+  numbers = []
+  for seed in SEEDS:
+    if seed in lost_moon and seed in lost_fedavg:
+      continue
+    if seed in lost_moon:
+      numbers.append(-math.inf)
+    elif seed in lost_fedavg:
+      numbers.append(math.inf)
+    else:
+      numbers.append(moon[seed] - fedavg[seed])
+  return numbers

@@ -1,0 +1,87 @@
+"""papers/planned.py: p-values worked by hand, and the table from kept runs."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from moon_jax.core.errors import UsageError
+from papers import kept_runs, planned
+from tests.run_directories import write_run
+
+CHOICES = {
+  'beta 0.05': ('curve.py:beta_0.05_moon', 'curve.py:beta_0.05_fedavg'),
+  'beta 0.3': ('curve.py:beta_0.3_moon', 'curve.py:beta_0.3_fedavg'),
+  'beta 0.5': ('moon_cvpr21.py:moon', 'moon_cvpr21.py:fedavg'),
+}
+
+
+def test_p_values_by_hand():
+  # Ranks 1, 2 and 3: both sums are 3, which no assignment of signs is nearer to.
+  assert planned.signed_rank_p([0.1, 0.2, -0.3]) == 1
+  # All eight of one sign: 2 of 256 assignments.
+  assert planned.signed_rank_p([-n for n in range(1, 9)]) == pytest.approx(2 / 256)
+  # A loss by divergence has rank 3; the positive ranks are 1 + 2, as before.
+  assert planned.signed_rank_p([0.1, 0.2, -math.inf]) == 1
+  # Two share ranks 2 and 3: sums 1 and 5, as extreme in 4 of 8 assignments (0, 1).
+  assert planned.signed_rank_p([0.1, -math.inf, -math.inf]) == pytest.approx(4 / 8)
+
+
+def test_without_ties_it_is_the_library_s_exact_test():
+  numbers = np.random.default_rng(0).normal(0.5, 1, 8)
+  expected = stats.wilcoxon(numbers, method='exact').pvalue
+  assert planned.signed_rank_p(numbers) == pytest.approx(expected)
+
+
+def test_holm_by_hand():
+  # 3 * 0.01; 2 * 0.03; 0.04, but no less than the one before.
+  assert planned.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+  assert planned.holm([0.5, 0.6, 0.7]) == [1, 1, 1]
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+  """All runs of a plan of three seeds; MOON is 1, 2 or 3 points above, by seed."""
+  monkeypatch.setattr(planned, 'SEEDS', (4, 5, 6))
+  monkeypatch.setattr(planned, 'COMMIT', 'a' * 8)
+  for pair in CHOICES.values():
+    for choice, gain in zip(pair, (0.01, 0.0), strict=True):
+      for seed in planned.SEEDS:
+        name = f'{choice.replace(":", "_")}_seed{seed}'
+        accuracies = [None] * 95 + [0.5 + gain * (seed - 3)] * 5
+        flag = f'--config=configs/{choice}'
+        run = write_run(tmp_path / name, accuracies, flag, seed=seed)
+        kept_runs.keep_run(run, tmp_path / 'kept')
+  return kept_runs.read_all(tmp_path / 'kept')
+
+
+def test_the_table_waits_for_all_runs_and_is_that_of_the_differences(runs):
+  *most, _ = runs
+  left = planned.planned_table({name: runs[name] for name in most}, {})
+  (line,) = left
+  assert line.startswith('Runs of the plan that are left: 1 of 18. Nothing is computed')
+  head, _, *rows = planned.planned_table(runs, {})
+  assert head.startswith('| MOON - FedAvg | by seed | mean | p (planned) |')
+  # Three of one sign: 2 of 8 assignments, and three times as much.
+  cells = '+1.0, +2.0, +3.0 | +2.0 | 0.250 | 0.750 |'
+  assert rows == [f'| {skew} | {cells}' for skew in CHOICES]
+
+
+def test_a_run_that_diverged_is_the_lowest(runs):
+  name = 'curve.py_beta_0.05_moon_seed6'
+  finished = {other: run for other, run in runs.items() if other != name}
+  _, _, row, *_ = planned.planned_table(finished, {name: runs[name]})
+  # Ranks 1 and 2 against 3.
+  assert row == '| beta 0.05 | +1.0, +2.0, diverged |  | 1.000 | 1.000 |'
+  other = name.replace('moon', 'fedavg')
+  del finished[other]
+  both = {name: runs[name], other: runs[other]}
+  _, _, row, *_ = planned.planned_table(finished, both)
+  assert row == '| beta 0.05 | +1.0, +2.0 | +1.5 | 0.500 | 0.750 |'
+
+
+def test_a_run_of_another_commit_is_refused(runs, monkeypatch):
+  monkeypatch.setattr(planned, 'COMMIT', 'b' * 8)
+  with pytest.raises(UsageError, match='seed4 must be of commit bbbbbbbb'):
+    planned.planned_table(runs, {})
