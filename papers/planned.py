@@ -6,7 +6,7 @@ diverged/.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,14 +61,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def compare(runs: KeptRuns, diverged: KeptRuns) -> dict[str, Planned]:
-  """Skew -> its comparison; empty before all planned runs are there.
+  """Skew -> its comparison; all planned runs must be there.
 
   Args:
     runs: the finished runs.
     diverged: those that ended with a number that is not finite.
   """
-  if num_left(runs, diverged):
-    return {}
   differences_of_skews = {skew: _differences(skew, runs, diverged) for skew in SKEWS}
   p_values = [signed_rank_p(numbers) for numbers in differences_of_skews.values()]
   return {
@@ -84,7 +82,7 @@ def num_left(runs: KeptRuns, diverged: KeptRuns) -> int:
   count = 0
   for skew in SKEWS:
     for choice in _choices(skew):
-      seeds_there = _by_seed(choice, runs).keys() | _by_seed(choice, diverged).keys()
+      seeds_there = _seeds(choice, runs) | _seeds(choice, diverged)
       count += len(set(SEEDS) - seeds_there)
   return count
 
@@ -98,15 +96,14 @@ def planned_table(runs: KeptRuns, diverged: KeptRuns) -> list[str]:
   for name, run in [*runs.items(), *diverged.items()]:
     if not str(run.provenance.get('git_commit')).startswith(COMMIT):
       raise UsageError(f'{name} must be of commit {COMMIT}, as all runs of the plan.')
-  comparisons = compare(runs, diverged)
-  if not comparisons:
-    left = num_left(runs, diverged)
+  if left := num_left(runs, diverged):
     num_planned = len(SKEWS) * 2 * len(SEEDS)
     return [
       f'Runs of the plan that are left: {left} of {num_planned}. Nothing is computed '
       'before all are there.'
     ]
   head = ('MOON - FedAvg', 'by seed', 'mean', 'p (planned)', "by Holm's correction")
+  comparisons = compare(runs, diverged)
   return table(head, [_cells(skew, planned) for skew, planned in comparisons.items()])
 
 
@@ -128,18 +125,16 @@ def _choices(skew: str) -> tuple[str, str]:
   return choice.format('moon'), choice.format('fedavg')
 
 
-def _by_seed(choice: str, runs: KeptRuns) -> Mapping[int, float | None]:
-  """Seed -> the endpoint of the planned run."""
-  return {
-    seed: endpoint(run, _END)
-    for (seed, _), run in differences.runs_of(choice, runs).items()
-    if seed in SEEDS
-  }
+def _seeds(choice: str, runs: KeptRuns) -> set[int]:
+  """The seeds of the runs of 'FILE:VARIANT' that are there."""
+  return {seed for seed, _ in differences.runs_of(choice, runs)}
 
 
 def _differences(skew: str, runs: KeptRuns, diverged: KeptRuns) -> list[float]:
-  moon, fedavg = (_by_seed(choice, runs) for choice in _choices(skew))
-  lost_moon, lost_fedavg = (_by_seed(choice, diverged) for choice in _choices(skew))
+  moon, fedavg = _choices(skew)
+  pairs = differences.paired(moon, fedavg, runs, lambda run: endpoint(run, _END))
+  finished = dict(zip(pairs['seed'], pairs['difference'], strict=True))
+  lost_moon, lost_fedavg = _seeds(moon, diverged), _seeds(fedavg, diverged)
   numbers = []
   for seed in SEEDS:
     if seed in lost_moon and seed in lost_fedavg:
@@ -149,5 +144,5 @@ def _differences(skew: str, runs: KeptRuns, diverged: KeptRuns) -> list[float]:
     elif seed in lost_fedavg:
       numbers.append(math.inf)
     else:
-      numbers.append(moon[seed] - fedavg[seed])
+      numbers.append(finished[seed])
   return numbers
