@@ -83,19 +83,24 @@ def measured_by(model, images, labels):
   return measure(NAMES.split(','), Classified(labels, logits))
 
 
-def own_numbers(run, model_of):
-  """Metric -> [T] numbers of model_of(client) on the client's own examples."""
+def own_test_labels(run):
+  """Client -> the labels of its own test examples."""
   saved = np.load(run.workdir / 'partition.npz')
   data = load_data(DataOptions(moon_jax.config.validate(config())))
+  labels = data.train_labels[saved['local_test_indices']]
+  labels_of_clients = np.split(labels, saved['local_test_offsets'][1:-1])
+  return dict(zip(saved['local_test_clients'], labels_of_clients, strict=True))
+
+
+def own_numbers(run, model_of):
+  """Metric -> [T] numbers of model_of(client) on the client's own examples."""
+  labels_of = own_test_labels(run)
   numbers = {name: [] for name in NAMES.split(',')}
 
   def measure_client(client, images):
-    rows = [*saved['local_test_clients']].index(client)
-    begin, end = saved['local_test_offsets'][rows : rows + 2]
-    labels = data.train_labels[saved['local_test_indices'][begin:end]]
     model = model_of(client)
     images = numbers_of(images, model.scale)
-    for name, number in measured_by(model, images, labels).items():
+    for name, number in measured_by(model, images, labels_of[client]).items():
       numbers[name].append(number)
     return np.zeros(len(images))
 
@@ -106,16 +111,11 @@ def own_numbers(run, model_of):
 def check_confusion(run, kind, model_of):
   """Checks the confusion matrix that is summed over the clients' own models."""
   expected = np.zeros((10, 10), int)
-  saved = np.load(run.workdir / 'partition.npz')
-  data = load_data(DataOptions(moon_jax.config.validate(config())))
+  labels_of = own_test_labels(run)
 
   def count_client(client, images):
-    row = [*saved['local_test_clients']].index(client)
-    begin, end = saved['local_test_offsets'][row : row + 2]
-    labels = data.train_labels[saved['local_test_indices'][begin:end]]
-    model = model_of(client)
-    predicted = model.predict(numbers_of(images, model.scale)).labels
-    np.add.at(expected, (labels, predicted), 1)
+    predicted = labels_by(model_of(client), images)
+    np.add.at(expected, (labels_of[client], predicted), 1)
     return np.zeros(len(images))
 
   counted(run, count_client)
