@@ -24,7 +24,7 @@ from moon_jax.runner.round_records import TARGET, Record, terms
 from moon_jax.runner.rounds import Round, is_due
 from moon_jax.runner.screen import Screen
 
-_MIN_ESTIMATE_SECONDS = 10.0  # what takes less needs no estimate
+MIN_ESTIMATE_SECONDS = 10.0  # what takes less needs no estimate
 
 
 class Console(Callback):
@@ -63,13 +63,13 @@ class Console(Callback):
     if seconds_of_round is None:
       return
     seconds = seconds_of_round * len(self._rounds)
-    if seconds >= _MIN_ESTIMATE_SECONDS:
+    if seconds >= MIN_ESTIMATE_SECONDS:
       self.say(
         f'about {duration(seconds)} for {len(self._rounds)} rounds, by the first '
         'steps; tests are not counted'
       )
-      if self._describe_sweep:
-        self.say(self._describe_sweep(seconds))
+    if self._describe_sweep and (line := self._describe_sweep(seconds_of_round)):
+      self.say(line)
 
   def _expect_rest(self, round):
     """Prints how long the rest of the run will take, by its first round."""
@@ -84,7 +84,7 @@ class Console(Callback):
     without_tests = ''
     if num_tests and not describe_test(round.metrics):
       without_tests = ' without their tests'
-    if seconds_left >= _MIN_ESTIMATE_SECONDS:
+    if seconds_left >= MIN_ESTIMATE_SECONDS:
       self.say(
         f'about {duration(seconds_left)} left for {len(rounds_left)} rounds'
         f'{without_tests}, by the first one'

@@ -44,8 +44,8 @@ def run(
     min_steps: see `experiment.build_with`.
     may_compile_ahead: whether a thread may compile while pictures are decoded. It does
       not know settings of JAX that hold in the caller's thread only.
-    describe_sweep: seconds that this run takes -> a line about the sweep that begins
-      with it; None without one.
+    describe_sweep: seconds of a round of this run -> a line about the sweep that begins
+      with it, '' if it needs none; None without a sweep.
     lines_of_sweep: kind of line, such as 'model' -> the last line about devices, data
       or network that a run of the sweep has printed; it is printed again only if it
       changes. None without a sweep.

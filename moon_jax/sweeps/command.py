@@ -39,10 +39,8 @@ import pathlib
 import re
 import shlex
 import sys
-from collections.abc import Sequence
-from typing import NamedTuple
-
-from absl.flags import FlagValues
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from moon_jax import config as config_lib
 from moon_jax.config import cli
@@ -53,6 +51,10 @@ from moon_jax.core.paths import expand
 from moon_jax.runner import run_files
 from moon_jax.runner.stop_requests import Stop
 from moon_jax.sweeps.planned_runs import SweepRun, sweep_runs
+
+if TYPE_CHECKING:  # JAX is loaded after the flags have been read
+  from moon_jax.building.data import DataOptions
+  from moon_jax.core.types import Dataset
 
 
 def main(argv: list[str], stop: Stop) -> int:
@@ -70,12 +72,20 @@ class SweepRequest(NamedTuple):
   Attributes:
     runs: its runs.
     out: their folder.
-    flags: the other flags.
+    jobs: number of processes; None: the sweep chooses it.
+    share: 'i/n', if this process is one of a sweep's; None otherwise.
+    slurm: flags of sbatch, if SLURM is to run the sweep; None otherwise.
+    is_dry_run: whether nothing is run.
+    wants_report: whether a report is made at the end.
   """
 
   runs: list[SweepRun]
   out: pathlib.Path
-  flags: FlagValues
+  jobs: int | None
+  share: str | None
+  slurm: str | None
+  is_dry_run: bool
+  wants_report: bool
 
 
 # Flag -> what `cli.read_flags` takes it for.
@@ -113,55 +123,40 @@ def parse(argv: Sequence[str]) -> SweepRequest:
   path, _ = config_lib.split(choice)
   out = expand(values.out or f'runs/{pathlib.Path(path).stem}-sweep')
   over = cli.values_of('over', values.over)
-  return SweepRequest(runs=sweep_runs(choice, words, over, out), out=out, flags=values)
+  return SweepRequest(
+    runs=sweep_runs(choice, words, over, out),
+    out=out,
+    jobs=values.jobs,
+    share=values.share,
+    slurm=values.slurm,
+    is_dry_run=values['dry-run'].value,
+    wants_report=not values['no-report'].value,
+  )
 
 
 def _run(argv: Sequence[str], stop: Stop) -> int:
   request = parse(argv)
+  _check_files(request)
   # Imported here: a mistyped flag is answered before JAX is loaded.
-  if not (request.flags['dry-run'].value and os.path.isdir(request.out)):
-    files.require_writable(request.out, 'out')
-  if request.flags.slurm is None:  # otherwise other machines read the data
-    config_lib.require_input_files(
-      run.request.config
-      for run in request.runs
-      if not (run.request.workdir / run_files.SUMMARY).exists()
-    )
-  from moon_jax.platform import cores, devices
-  from moon_jax.report import __main__ as report
   from moon_jax.sweeps import estimate, running, slurm
 
   running.check(request.runs)
   load = running.caching_loader()
-  device_counts: list[int] = []
-  if not request.flags.share and request.flags.slurm is None:
-    may_use_processes = (request.flags.jobs or len(devices.visible_gpus())) > 1
-    trains_here = not (request.flags['dry-run'].value or may_use_processes)
-    running.claim_devices(request.runs, trains_here=trains_here)
-    device_counts = running.check_parts(request.runs, load)
-  if request.flags['dry-run'].value:
+  device_counts = _check_parts(request, load)
+  if request.is_dry_run:
     print('\n'.join(estimate.table(request.runs, request.out)))
     return ExitCode.DONE
   unfinished = running.unfinished_runs(request.runs)
-  if request.flags.slurm is not None:
+  if request.slurm is not None:
     if unfinished:
-      print(slurm.submit(unfinished, request.out, request.flags.slurm))
+      print(slurm.submit(unfinished, request.out, request.slurm))
     else:
       print('every run is finished')
     return ExitCode.DONE
-  if request.flags.share:
-    return _run_share(request, stop)
-  num_processes = request.flags.jobs or 1
-  if unfinished and not request.flags.jobs:
-    jobs = running.choose_jobs(
-      device_counts, cores.count_usable(), len(devices.visible_gpus())
-    )
-    num_processes = jobs.number
-    if len(unfinished) > 1:
-      print(jobs.reason)
+  if request.share:
+    return _run_share(request.share, request.runs, stop)
+  num_processes = _num_processes(request.jobs, len(unfinished), device_counts)
   if num_processes > 1 and unfinished:
-    if sharing := running.describe_sharing(num_processes, len(devices.visible_gpus())):
-      print(sharing)
     del load  # each process has data of its own
     exit_code = running.run_in_processes(argv, request.runs, num_processes, stop)
     if exit_code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):
@@ -171,6 +166,79 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
       return exit_code
   else:
     running.run_here(request.runs, stop, load)
+  return _conclude(request, num_processes)
+
+
+def _check_files(request: SweepRequest) -> None:
+  """Refuses a folder that cannot be written, and input files that are not there."""
+  if not (request.is_dry_run and os.path.isdir(request.out)):
+    files.require_writable(request.out, 'out')
+  if request.slurm is None:  # otherwise other machines read the data
+    config_lib.require_input_files(
+      run.request.config
+      for run in request.runs
+      if not (run.request.workdir / run_files.SUMMARY).exists()
+    )
+
+
+def _check_parts(
+  request: SweepRequest, load: 'Callable[[DataOptions], Dataset]'
+) -> list[int]:
+  """Checks data, network and algorithm of every run that is left.
+
+  Returns:
+    The number of CPU devices that each of them can use; [] where that is not asked:
+    SLURM's tasks and a sweep's processes check the runs that they run.
+  """
+  from moon_jax.platform import devices
+  from moon_jax.sweeps import running
+
+  if request.share or request.slurm is not None:
+    return []
+  may_use_processes = (request.jobs or len(devices.visible_gpus())) > 1
+  trains_here = not (request.is_dry_run or may_use_processes)
+  running.claim_devices(request.runs, trains_here=trains_here)
+  return running.check_parts(request.runs, load)
+
+
+def _num_processes(
+  jobs: int | None, num_unfinished: int, device_counts: Sequence[int]
+) -> int:
+  """How many processes share what is left; prints why, and what they share."""
+  from moon_jax.platform import cores, devices
+  from moon_jax.sweeps import running
+
+  num_gpus = len(devices.visible_gpus())
+  num_processes = jobs or 1
+  if num_unfinished and not jobs:
+    choice = running.choose_jobs(device_counts, cores.count_usable(), num_gpus)
+    num_processes = choice.number
+    if num_unfinished > 1:
+      print(choice.reason)
+  if num_processes > 1 and num_unfinished:
+    sharing = running.describe_sharing(num_processes, num_gpus)
+    if sharing:
+      print(sharing)
+  return num_processes
+
+
+def _run_share(share: str, runs: Sequence[SweepRun], stop: Stop) -> int:
+  """Runs what is left, in one of the processes of a sweep."""
+  from moon_jax.runner import run_directory
+  from moon_jax.sweeps import running
+
+  running.take_share(share)
+  errors = running.run_here(runs, stop)
+  # A run that another process is running has not failed.
+  has_failed = any(not isinstance(error, run_directory.BusyError) for error in errors)
+  return ExitCode.FAILED if has_failed else ExitCode.DONE
+
+
+def _conclude(request: SweepRequest, num_processes: int) -> int:
+  """Names the runs that are not finished, and reports on the others."""
+  from moon_jax.report import __main__ as report
+  from moon_jax.sweeps import running
+
   unfinished = running.unfinished_runs(request.runs)
   for run in unfinished:
     print(f'{run.name}: {running.state_of(run)}', file=sys.stderr)
@@ -179,20 +247,8 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
     print(f'The output of the processes is in {logs}.', file=sys.stderr)
   exit_code = ExitCode.FAILED if unfinished else ExitCode.DONE
   has_runs_to_report = len(unfinished) < len(request.runs)
-  if request.flags['no-report'].value or not has_runs_to_report:
+  if not request.wants_report or not has_runs_to_report:
     return exit_code
   report_folder = request.out / 'report'
   report_code = report.main([str(request.out), f'{option("out")}={report_folder}'])
   return exit_code or report_code
-
-
-def _run_share(request: SweepRequest, stop: Stop) -> int:
-  """Runs what is left, in one of the processes of a sweep."""
-  from moon_jax.runner import run_directory
-  from moon_jax.sweeps import running
-
-  running.take_share(request.flags.share)
-  errors = running.run_here(request.runs, stop)
-  # A run that another process is running has not failed.
-  has_failed = any(not isinstance(error, run_directory.BusyError) for error in errors)
-  return ExitCode.FAILED if has_failed else ExitCode.DONE

@@ -118,12 +118,15 @@ def _costs_of_earlier_runs(
   for pattern in ('*', '*/*'):
     for path in sorted(out.parent.glob(f'{pattern}/{run_directory.CONFIG}')):
       with contextlib.suppress(NoCheckpointError):
-        saved = files.read_json(path)
+        description = files.read_json(path)
         saved_knobs = config_lib.with_defaults(
-          config_lib.flatten(saved.get('config', {}))
+          config_lib.flatten(description.get('config', {}))
         )
-        is_alike = all(saved_knobs[knob] == knobs[knob] for knob in _KNOBS_OF_COSTS)
-        if is_alike and saved.get('machine') == machine:
+        # The number of natural clients, for example, is not known before a run.
+        saved = config_lib.used_knobs(saved_knobs)
+        used = config_lib.used_knobs(knobs)
+        is_alike = all(saved.get(knob) == used.get(knob) for knob in _KNOBS_OF_COSTS)
+        if is_alike and description.get('machine') == machine:
           cost = _cost(path.parent, saved_knobs)
           if cost.rounds:
             yield cost

@@ -95,7 +95,7 @@ def combinations(
     Dotted knob -> value, for each run.
 
   Raises:
-    ConfigError: there is no such knob, or no run uses it.
+    ConfigError: there is no such knob, a value does not fit it, or no run uses it.
   """
   all_knobs = catalog.every_knob()
   problems = [unknown_knob(knob) for knob in over if knob not in all_knobs]
@@ -104,10 +104,19 @@ def combinations(
   ]
   if problems:
     raise ConfigError(problems)
+  typed_settings = {}
+  for knob, value in settings.items():
+    if knob in all_knobs:
+      (typed_settings[knob],) = _typed(knob, [value], problems)
+  typed_over = [_typed(knob, values, problems) for knob, values in over.items()]
+  if problems:
+    raise ConfigError(problems)
   changes_of_runs = []
-  for values in itertools.product(*over.values()):
+  for values, typed_values in zip(
+    itertools.product(*over.values()), itertools.product(*typed_over), strict=True
+  ):
     combination = dict(zip(over, values, strict=True))
-    knobs = settings | combination
+    knobs = typed_settings | dict(zip(over, typed_values, strict=True))
     changes = {
       knob: value for knob, value in combination.items() if catalog.is_used(knob, knobs)
     }
@@ -121,6 +130,20 @@ def combinations(
       [f'--over={knob}: no run of the sweep uses it.' for knob in unused]
     )
   return changes_of_runs
+
+
+def _typed(knob: str, values: Sequence[Any], problems: list[str]) -> list[Any]:
+  """Values or words of a command line as the knob's type; adds what does not fit."""
+  typed_values = []
+  for value in values:
+    if isinstance(value, str):
+      value = config_lib.from_word(knob, value)
+    try:
+      value = config_lib.convert(knob, value)
+    except ConfigError as error:
+      problems.extend(error.problems)
+    typed_values.append(value)
+  return typed_values
 
 
 def in_one_folder(names: Sequence[str]) -> list[str]:

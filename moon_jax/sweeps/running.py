@@ -27,7 +27,7 @@ from moon_jax.core.flags import option
 from moon_jax.core.types import Dataset
 from moon_jax.platform import compile_cache, devices
 from moon_jax.runner import loggers, run_directory, start
-from moon_jax.runner.console import duration
+from moon_jax.runner.console import MIN_ESTIMATE_SECONDS, duration
 from moon_jax.runner.screen import SILENT_SECONDS
 from moon_jax.runner.stop_requests import Stop, StoppedError
 from moon_jax.sweeps.planned_runs import SweepRun
@@ -131,7 +131,12 @@ def check_parts(
       assembled = experiment.assemble(options, prepared.divided, backend=None)
       setup_options = options.training_setup
       sizes = assembled.client_examples.training_partition.sizes
-      scheduling.local_work(setup_options, sizes, assembled.algorithm.num_batches)
+      scheduling.local_work(
+        setup_options,
+        sizes,
+        batches_per_step=assembled.algorithm.num_batches,
+        client_name=prepared.divided.client_name,
+      )
       cohort_size = scheduling.who_takes_part(setup_options, sizes).cohort_size
       device_counts.append(_num_devices(setup_options, cohort_size))
     except RunError as error:
@@ -232,8 +237,8 @@ def run_here(
   load = load or caching_loader()
   begin = time.monotonic()
 
-  def describe_sweep(seconds):
-    return describe_rest(unfinished[0].request.config, seconds, unfinished)
+  def describe_sweep(seconds_of_round):
+    return describe_rest(unfinished[0].request.config, seconds_of_round, unfinished)
 
   # Over all runs, so that a sweep that continues has the same programs.
   min_steps = most_steps([run.request.config for run in runs], load)
@@ -244,10 +249,7 @@ def run_here(
       stop.check(rounds_done(unfinished[index - 1]))
       seconds_per_run = (time.monotonic() - begin) / index
       seconds_left = seconds_per_run * (len(unfinished) - index)
-      minutes_left = f'{seconds_left / 60:.0f}'
-      time_left = f', about {minutes_left} min left'
-      if minutes_left == '0':
-        time_left = ', under 1 min left'
+      time_left = f', {_about_minutes(seconds_left)} left'
     print(f'[run {index + 1} of {len(unfinished)}{time_left}] {run.name}', flush=True)
     try:
       start.run(
@@ -271,26 +273,38 @@ def run_here(
   return errors
 
 
+def _about_minutes(seconds: float) -> str:
+  """'about 3 min', or 'under 1 min'."""
+  minutes = round(seconds / 60)
+  return f'about {minutes} min' if minutes else 'under 1 min'
+
+
 def describe_rest(
-  config: Config, seconds: float, unfinished: Sequence[SweepRun]
+  config: Config, seconds_of_round: float, unfinished: Sequence[SweepRun]
 ) -> str:
-  """A line that estimates a sweep by one run that it begins with.
+  """A line that estimates a sweep by one run that it begins with; '' if it is short.
 
   A round counts as its passes over the data, times the share of clients. Runs with
   another network or other data are not estimated.
 
   Args:
     config: the run's.
-    seconds: that this run takes.
-    unfinished: the runs that are left.
+    seconds_of_round: of this run.
+    unfinished: the runs that are left; rounds that they have recorded do not count.
   """
-  work_of_run = _work(config)
   alike = [
-    run.request.config
+    run
     for run in unfinished
     if _knobs_of_a_step(run.request.config) == _knobs_of_a_step(config)
   ]
-  seconds_of_sweep = seconds * sum(map(_work, alike)) / work_of_run
+  seconds_of_sweep = 0.0
+  for run in alike:
+    run_config = run.request.config
+    num_rounds = max(0, run_config.num_rounds - rounds_done(run))
+    work = num_rounds * _work_of_a_round(run_config)
+    seconds_of_sweep += work * seconds_of_round / _work_of_a_round(config)
+  if seconds_of_sweep < MIN_ESTIMATE_SECONDS:
+    return ''
   runs = f'{len(alike)} runs' if len(alike) > 1 else '1 run'
   others = ''
   if len(alike) < len(unfinished):
@@ -298,9 +312,9 @@ def describe_rest(
   return f'about {duration(seconds_of_sweep)} for {runs} of the sweep{others}'
 
 
-def _work(config):
-  """Passes over the data in all rounds of a run, in which all clients take part."""
-  return config.num_rounds * config.local_epochs * config.participation
+def _work_of_a_round(config):
+  """Passes over the data in a round, if all clients took part in them."""
+  return config.local_epochs * config.participation
 
 
 def _knobs_of_a_step(config):

@@ -281,7 +281,10 @@ def printed():
   """A console for a file, and what it has printed."""
   file = io.StringIO()
   terminal = rich.console.Console(file=file, width=200, markup=False, highlight=False)
-  console = Console(Screen(terminal), describe_sweep='the sweep: {:.0f} s'.format)
+  console = Console(
+    Screen(terminal),
+    describe_sweep=lambda seconds: f'a round: {seconds:.0f} s' if seconds > 1 else '',
+  )
   return console, file.getvalue
 
 
@@ -294,7 +297,7 @@ def test_how_long_a_run_takes_by_its_first_steps_and_its_first_round(printed):
   console.expect(30.0)
   assert text() == (
     'about 20 min for 40 rounds, by the first steps; tests are not counted\n'
-    'the sweep: 1200 s\n'
+    'a round: 30 s\n'
   )
   clock = clock_lib.Clock()
   clock.seconds |= {'train': 50.0, 'evaluate': 5.0, 'save': 5.0}

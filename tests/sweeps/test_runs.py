@@ -28,6 +28,27 @@ def test_a_knob_multiplies_only_the_runs_that_use_it():
     names(words=iid, partition__beta=['0.1', '0.5'])
 
 
+def test_a_knob_that_another_value_decides_about_is_used_as_in_launch_py():
+  fraction = ['--config.stragglers.fraction=0.3']
+  assert names(words=fraction, stragglers__send=['nothing', 'partial']) == [
+    'stragglers.send=nothing',
+    'stragglers.send=partial',
+  ]
+  adaptive = ['--config.algorithm=fedsam', '--config.fedsam.adaptive=true']
+  assert names(words=adaptive, fedsam__xi=['0.1', '0.2']) == [
+    'fedsam.xi=0.1',
+    'fedsam.xi=0.2',
+  ]
+  fractions = {'stragglers.fraction': ['0', '0.3'], 'stragglers.send': ['partial']}
+  runs = sweep_runs(DIGITS, [], fractions, OUT)
+  assert [run.name for run in runs] == [
+    'stragglers.fraction=0',
+    'stragglers.fraction=0.3-stragglers.send=partial',
+  ]
+  with pytest.raises(ConfigError, match="fraction='x' must be a number"):
+    names(words=['--config.stragglers.fraction=x'], stragglers__send=['nothing'])
+
+
 def test_knobs_that_a_file_leaves_out_have_their_defaults(tmp_path):
   file = tmp_path / 'two.py'
   file.write_text("""

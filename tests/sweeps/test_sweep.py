@@ -415,18 +415,24 @@ def test_a_run_uses_a_device_for_each_client_of_a_round():
   assert running.check_parts(command.parse(words).runs, load) == [1, 1]
 
 
-def test_a_sweep_is_estimated_by_its_first_run():
-  over = ('--over', 'algorithm=fedavg,moon', '--over', 'local_epochs=1,3', '--out=o')
+def test_a_sweep_is_estimated_by_its_first_run(tmp_path):
+  over = ('--over', 'algorithm=fedavg,moon', '--over', 'local_epochs=1,3')
   argv = [*(word for word in TINY if 'local_epochs' not in word), *over]
-  runs = command.parse(argv).runs
+  runs = command.parse([*argv, f'--out={tmp_path / "o"}']).runs
   first_config = runs[0].request.config
-  # FedAvg with one epoch and with three: 10 and 30 s.
-  assert running.describe_rest(first_config, 10.0, runs) == (
+  # FedAvg with one epoch and with three: two rounds of 5 and of 15 s.
+  assert running.describe_rest(first_config, 5.0, runs) == (
     'about 40 s for 2 runs of the sweep (2 runs of other kinds are not counted)'
   )
-  assert running.describe_rest(first_config, 600.0, runs[:1]) == (
+  # Rounds that are done do not count.
+  begun = tmp_path / 'o' / runs[1].name
+  begun.mkdir(parents=True)
+  write_lines(begun / 'metrics.jsonl', [{'round': 1}])
+  assert running.describe_rest(first_config, 5.0, runs).startswith('about 25 s for 2')
+  assert running.describe_rest(first_config, 300.0, runs[:1]) == (
     'about 10 min for 1 run of the sweep'
   )
+  assert running.describe_rest(first_config, 4.0, runs[:1]) == ''
 
 
 def test_each_run_of_a_sweep_has_its_own_data():
