@@ -218,6 +218,13 @@ def prepare(
   options = DataOptions(config_for_data)
   loaded = load(options)
   divided = divide(loaded, options)
+  if config_for_data.keep_best == 'validation' and divided.validation is None:
+    raise KnobError(
+      'keep_best',
+      'validation',
+      f'needs examples for validation: add {flag("data.validation", 0.1)}, or let the '
+      f'test set choose by {flag("keep_best", "test")}.',
+    )
   if reads_texts:
     divided = with_words(divided, options)
   return PreparedData(

@@ -591,9 +591,3 @@ def check(values: Mapping[str, Any]) -> Iterator[str]:
       yield (
         f'{flag("best_by", best_by)} needs that metric: add {flag("metrics", names)}.'
       )
-  if values.get('keep_best') == 'validation' and values.get('data.validation') == 0:
-    yield (
-      f'{flag("keep_best", "validation")} needs examples for validation: add '
-      f'{flag("data.validation", 0.1)}, or let the test set choose by '
-      f'{flag("keep_best", "test")}.'
-    )

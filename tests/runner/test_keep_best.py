@@ -7,6 +7,7 @@ from types import MappingProxyType
 import jax
 import numpy as np
 import pytest
+from sklearn import datasets
 
 import moon_jax
 from moon_jax.core import files
@@ -240,7 +241,7 @@ def test_a_run_goes_on_from_the_disk_to_the_device(personal, tmp_path):
 
 def test_what_chooses_is_asked_for(tmp_path):
   with pytest.raises(UsageError) as caught:
-    config({'data.validation': 0.0})
+    moon_jax.run(config({'data.validation': 0.0}), tmp_path / 'refused')
   assert str(caught.value) == (
     "--config.keep_best='validation' needs examples for validation: add "
     '--config.data.validation=0.1, or let the test set choose by '
@@ -253,6 +254,29 @@ def test_what_chooses_is_asked_for(tmp_path):
   folder = checkpoint.best_folders(run.workdir / 'checkpoints')[0]
   manifest = files.read_json(folder / 'manifest.json')
   assert (manifest['best_by'], manifest['best_number']) == ('test_nll', min(losses))
+
+
+def test_validation_examples_of_the_data_choose(tmp_path):
+  images, labels = datasets.load_digits(return_X_y=True)
+  images = images.astype(np.uint8).reshape(-1, 8, 8)
+  np.savez(
+    tmp_path / 'digits.npz',
+    train_x=images[:1200],
+    train_y=labels[:1200],
+    val_x=images[1200:1500],
+    val_y=labels[1200:1500],
+    test_x=images[1500:],
+    test_y=labels[1500:],
+  )
+  changes = {
+    'data.source': 'npz',
+    'data.path': str(tmp_path / 'digits.npz'),
+    'data.validation': 0.0,
+  }
+  run = moon_jax.run(config(changes), tmp_path / 'run')
+  accuracies = [line['validation_accuracy'] for line in run.metrics]
+  best_round = np.argmax(accuracies) + 1
+  assert moon_jax.load(run.workdir, round='best').round == best_round
 
 
 @pytest.mark.slow
