@@ -448,7 +448,9 @@ def planner(
   )
   has_ring = len(sizes) > 2 and not has_server
   second_training = algorithm.second_training if algorithm else None
-  second_work = scheduling.second_work(second_training, work)
+  second_work = scheduling.second_work(
+    second_training, work, batch_size=BATCH_SIZE, sizes=split.sizes
+  )
   if algorithm and 'epoch_steps' in algorithm.needs:
     client_facts = {'epoch_steps': second_work.epoch_steps(sizes)}
   return make_planner(

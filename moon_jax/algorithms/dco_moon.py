@@ -27,8 +27,8 @@ def dco_moon(
   Args:
     mu: weight of both terms, at least 0; above 0 with `normalise`.
     tau: temperature of the contrastive term, above 0.
-    theta: threshold of d_i, above 0. If it is larger than every d_i, p_t = 0, which is
-      MOON with mu = 1/2 at 2 mu times the learning rate.
+    theta: threshold of d_i, above 0. If it is larger than every d_i, p_t = 0: the loss
+      is 2 mu (with `normalise` 2) times that of MOON with mu = 1/2.
     normalise: whether both weights are divided by mu, so that they are 2 - p_t and
       1 + p_t. Otherwise mu also multiplies the step.
     initial: p_t of the first round, in which the paper's coefficient is "a predefined

@@ -1,7 +1,7 @@
 """FedPer: Arivazhagan et al. 2019, arXiv:1912.00818: base and personal layers."""
 
 from moon_jax.algorithms import base
-from moon_jax.algorithms.private import Paths, named_paths, with_private
+from moon_jax.algorithms.private import Paths, layer_names, named_paths, with_private
 from moon_jax.core.errors import KnobError
 from moon_jax.core.types import Layers
 
@@ -32,15 +32,14 @@ def personal_paths(
   `knob` is the one that names them, in messages.
   """
   paths = network_layers.paths
-  network_names = {name for path in paths for name in path[1:-1]}
   personal = network_layers.output
   if layers.replace(',', '').strip():
-    personal = named_paths(layers, paths)
+    personal = named_paths(knob, layers, paths)
   if not personal or personal == paths:
     raise KnobError(
       knob,
       layers,
       'must name some layers of the network, but not all; it has '
-      f'{", ".join(sorted(network_names))}.',
+      f'{", ".join(layer_names(paths))}.',
     )
   return personal

@@ -59,9 +59,9 @@ def mofedsam(
 
   Args:
     rho: as in FedSAM.
+    beta: weight of the client's own gradient, in (0, 1]; 1 is FedSAM.
     adaptive: as in FedSAM.
     xi: as in FedSAM.
-    beta: weight of the client's own gradient, in (0, 1]; 1 is FedSAM.
   """
   inner = fedsam(rho=rho, adaptive=adaptive, xi=xi)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
+from moon_jax import catalog
 from moon_jax.algorithms import base
 from moon_jax.core import tree
 from moon_jax.core.errors import KnobError
@@ -14,19 +15,31 @@ from moon_jax.core.types import Layers, PyTree, Upload
 Paths = frozenset[tuple[str, ...]]
 
 
-def named_paths(names: str, paths: Paths) -> Paths | None:
+def layer_names(paths: Paths) -> list[str]:
+  """The names of the modules that have variables, sorted."""
+  return sorted({name for path in paths for name in path[1:-1]})
+
+
+def named_paths(knob: str, names: str, paths: Paths) -> Paths:
   """The paths of every variable below a module of these names.
 
   Args:
+    knob: the knob that names them, in messages.
     names: the names, separated by commas.
     paths: the paths of all variables of the network.
 
-  Returns:
-    The paths; None if a name is that of no module.
+  Raises:
+    KnobError: a name is that of no module.
   """
+  known_names = layer_names(paths)
   wanted_names = {name.strip() for name in names.split(',')} - {''}
-  if wanted_names - {name for path in paths for name in path[1:-1]}:
-    return None
+  for name in sorted(wanted_names.difference(known_names)):
+    raise KnobError(
+      knob,
+      names,
+      f'names {name!r}, which is no layer of the network; it has '
+      f'{", ".join(known_names)}.{catalog.did_you_mean(name, known_names)}',
+    )
   return frozenset(path for path in paths if wanted_names.intersection(path[1:-1]))
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from moon_jax import catalog, models
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.wrappers.attack import with_attack
-from moon_jax.algorithms.wrappers.frozen_layers import with_frozen_layers
+from moon_jax.algorithms.wrappers.frozen_layers import algorithm_with_frozen_layers
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
 from moon_jax.config import Config, flatten, used_value
@@ -78,7 +78,7 @@ def make_algorithm(options: AlgorithmOptions, network: models.Network) -> Algori
   if server := options.server_optimizer:
     algorithm = with_server_optimizer(algorithm, server.name, server.options)
   if network.frozen:
-    algorithm = with_frozen_layers(algorithm, network.frozen)
+    algorithm = algorithm_with_frozen_layers(algorithm, network.frozen)
   return algorithm
 
 

@@ -132,7 +132,7 @@ def test(
   }
 
 
-def compile_tests(
+def compile_client_tests(
   experiment: Experiment, state: State
 ) -> Callable[[State, np.ndarray], PyTree]:
   """Compiles `test`: (state, positions [C]) -> column -> ClientScore, on the device."""

@@ -242,6 +242,7 @@ def build_with(
     algorithm=algorithm,
     backend=backend,
     min_steps=min_steps,
+    client_name=divided.client_name,
   )
 
   put = devices.replicate if has_arrays else devices.shapes

@@ -46,7 +46,12 @@ def tunings(experiment: Experiment) -> dict[str, SecondTraining]:
 def tuning_planner(experiment: Experiment, tuning: SecondTraining) -> TrainingPlanner:
   """Plans the fine-tuning of any K clients, with batches of its own."""
   training = experiment.planner.training
-  work = scheduling.second_work(tuning, training.work)
+  work = scheduling.second_work(
+    tuning,
+    training.work,
+    batch_size=experiment.config.batch_size,
+    sizes=training.data.sizes,
+  )
   return training.with_work(work)
 
 
@@ -114,7 +119,7 @@ class _Group(NamedTuple):
   inputs: tuple
 
 
-def compile_tests(
+def compile_tuned_tests(
   experiment: Experiment, state: State, tuning: SecondTraining
 ) -> Callable[[State], Iterator[tuple[np.ndarray, ClientScore]]]:
   """Compiles `tune_and_test`: state after a round -> groups of tested clients.

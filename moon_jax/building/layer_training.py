@@ -7,7 +7,7 @@ from moon_jax.algorithms.wrappers.frozen_layers import frozen_paths
 from moon_jax.config import Config, used_value
 from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
-from moon_jax.models.freezing import with_frozen_layers
+from moon_jax.models.freezing import network_with_frozen_layers
 
 
 class FreezingOptions:
@@ -48,7 +48,7 @@ def with_frozen(network: models.Network, options: FreezingOptions) -> models.Net
   if body_has_own_rate:
     _require_body_and_head(options, layers, frozen)
   _require_effect(options, layers, frozen)
-  return with_frozen_layers(network, frozen) if frozen else network
+  return network_with_frozen_layers(network, frozen) if frozen else network
 
 
 def _require_body_and_head(options, layers, frozen):

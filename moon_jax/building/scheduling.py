@@ -128,6 +128,7 @@ def make_training_setup(
   algorithm: Algorithm,
   backend: str,
   min_steps: int,
+  client_name: Callable[[int], str] = str,
 ) -> TrainingSetup:
   """Makes the planner of a run, and what it depends on.
 
@@ -140,10 +141,13 @@ def make_training_setup(
     algorithm: the algorithm.
     backend: kind of device, as JAX names it.
     min_steps: lower bound of the steps that a round has room for.
+    client_name: client -> its name, for messages.
   """
   sizes = training_partition.sizes
-  work = local_work(options, sizes, algorithm.num_batches)
-  later_work = second_work(algorithm.second_training, work)
+  work = local_work(options, sizes, algorithm.num_batches, client_name)
+  later_work = second_work(
+    algorithm.second_training, work, batch_size=options.batch_size, sizes=sizes
+  )
   participation = who_takes_part(options, sizes)
   cohort_size = participation.cohort_size
   layout = requested_layout(options, cohort_size, backend)
@@ -359,7 +363,10 @@ def max_steps(options: TrainingSetupOptions, sizes: np.ndarray, backend: str) ->
 
 
 def local_work(
-  options: TrainingSetupOptions, sizes: np.ndarray, batches_per_step: int = 1
+  options: TrainingSetupOptions,
+  sizes: np.ndarray,
+  batches_per_step: int = 1,
+  client_name: Callable[[int], str] = str,
 ) -> LocalWork:
   """How long each client trains in a round.
 
@@ -367,12 +374,14 @@ def local_work(
     options: what the configuration says.
     sizes: [N] examples of each client.
     batches_per_step: batches of a local step.
+    client_name: client -> its name, for messages.
   """
   smallest = int(np.argmin(sizes))
   if options.drop_last and sizes[smallest] < options.batch_size * batches_per_step:
     batches = 'a batch' if batches_per_step == 1 else f'{batches_per_step} batches'
     raise UsageError(
-      f'Client {smallest} owns {sizes[smallest]} examples, less than {batches} of '
+      f'Client {client_name(smallest)} owns {sizes[smallest]} examples, less than '
+      f'{batches} of '
       f'{flag("batch_size", options.batch_size)}: with {flag("drop_last", True)} it '
       'would not train at all. Lower batch_size, or raise '
       f'{flag("partition.min_size")}.'
@@ -389,24 +398,44 @@ def local_work(
   return LocalWork(
     local_epochs=options.local_epochs,
     local_epochs_min=options.local_epochs_min,
-    # A batch larger than every client would only add filler.
-    batch_size=min(options.batch_size, -(-int(sizes.max()) // batches_per_step)),
+    batch_size=_useful_batch_size(options.batch_size, sizes, batches_per_step),
     drop_last=options.drop_last,
     batches_per_step=batches_per_step,
   )
 
 
-def second_work(second: SecondTraining | None, first: LocalWork) -> LocalWork | None:
-  """How long each client trains a second time; None if there is no second training."""
+def _useful_batch_size(
+  batch_size: int, sizes: np.ndarray, batches_per_step: int
+) -> int:
+  """The configured size, or the most that any client fills: more only adds filler."""
+  return min(batch_size, -(-int(sizes.max()) // batches_per_step))
+
+
+def second_work(
+  second: SecondTraining | None,
+  first: LocalWork,
+  *,
+  batch_size: int,
+  sizes: np.ndarray,
+) -> LocalWork | None:
+  """How long each client trains a second time; None if there is no second training.
+
+  Args:
+    second: the second training.
+    first: how long clients train the first time, perhaps with several batches a step.
+    batch_size: examples of a batch, as configured.
+    sizes: [N] examples of each client.
+  """
   if second is None:
     return None
+  batches_per_step = second.algorithm.num_batches
   return LocalWork(
     local_epochs=second.epochs or first.local_epochs,
     local_epochs_min=0 if second.epochs else first.local_epochs_min,
-    batch_size=first.batch_size,
+    batch_size=_useful_batch_size(batch_size, sizes, batches_per_step),
     drop_last=first.drop_last,
     purpose=second.purpose,
-    batches_per_step=second.algorithm.num_batches,
+    batches_per_step=batches_per_step,
     steps_limit=second.max_steps or 0,
     example_share=second.example_share,
     second_round_epochs=second.second_round_epochs or 0,

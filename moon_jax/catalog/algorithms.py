@@ -224,7 +224,7 @@ _KRUM_KNOBS = {
 _AVERAGED_STATISTICS = Rule('batch_norm', exactly('averaged'), 'algorithm')
 _averaged_statistics = check_of([_AVERAGED_STATISTICS])
 # SCAFFOLD, MoFedSAM and FedNova divide by the length of the steps of SGD, which is one
-# for all layers.
+# for all layers. The equations of APFL and Per-FedAvg have steps of SGD.
 _SGD = (
   Rule('optimizer.name', exactly('sgd'), 'algorithm'),
   Rule('optimizer.nesterov', exactly(False), 'algorithm'),
@@ -259,6 +259,8 @@ def _trims_somebody(values):
   """The complaint if the rule of a run with a trim would be the plain mean."""
   trim = values['trimmed_mean.trim']
   num_sending = _num_sending(values)
+  if not num_sending:
+    return  # all are stragglers, which is refused in any case
   if trim and int(trim * num_sending + 1e-3) == 0:
     yield (
       f'{flag("trimmed_mean.trim", trim)} of {num_sending} clients is none: raise one.'
@@ -270,6 +272,8 @@ def _outnumber_byzantine(values):
   num_byzantine = values['krum.num_byzantine']
   num_selected = values['krum.num_selected']
   num_sending = _num_sending(values)
+  if not num_sending:
+    return  # as above
   if num_selected > num_sending:
     yield (
       f'{flag("krum.num_selected", num_selected)} must be at most {num_sending}, the '
@@ -372,7 +376,7 @@ ALGORITHMS = (
     'ditto',
     'Ditto',
     knobs=_DITTO_KNOBS,
-    metrics=metrics.PERSONAL,
+    metrics=metrics.PULLED,
     check=_averaged_statistics,
   ),
   _algorithm(

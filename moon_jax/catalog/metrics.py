@@ -60,7 +60,8 @@ CONSENSUS = {
 MIXTURE = {
   'alpha_mean': Metric("Share alpha of the clients' own models", 'mean of clients')
 }
-PERSONAL = {
+PERSONAL = {'personal_loss_mean': Metric('Training loss of personal models', 'nats')}
+PULLED = {
   'personal_loss_mean': Metric(
     'Training loss of personal models', 'nats, with the pull'
   )

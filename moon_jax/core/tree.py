@@ -173,13 +173,20 @@ def map_models(function: Callable[[PyTree], PyTree], message: PyTree) -> PyTree:
   A model is a dict with 'params', like the variables of a flax network.
   """
 
-  def is_model(node):
-    return isinstance(node, dict) and 'params' in node
-
   def map_node(node):
-    return function(node) if is_model(node) else node
+    return function(node) if _is_model(node) else node
 
-  return jax.tree.map(map_node, message, is_leaf=is_model)
+  return jax.tree.map(map_node, message, is_leaf=_is_model)
+
+
+def models_in(message: PyTree) -> list[PyTree]:
+  """The models in a message, as `map_models` finds them."""
+  nodes = jax.tree.leaves(message, is_leaf=_is_model)
+  return [node for node in nodes if _is_model(node)]
+
+
+def _is_model(node: PyTree) -> bool:
+  return isinstance(node, dict) and 'params' in node
 
 
 def kept_at(paths: frozenset[tuple[str, ...]], new: PyTree, before: PyTree) -> PyTree:

@@ -8,7 +8,7 @@ from moon_jax.models import layers
 from moon_jax.models.network import Network
 
 
-def with_frozen_layers(network: Network, frozen: frozenset) -> Network:
+def network_with_frozen_layers(network: Network, frozen: frozenset) -> Network:
   """The network whose `train` leaves some variables alone.
 
   Their gradient is zero. Batch normalisation that is frozen computes as in evaluation,

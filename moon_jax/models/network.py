@@ -41,7 +41,8 @@ class Network(NamedTuple):
     layers: () -> the variables of each kind of layer.
     weights_digest: SHA-256 of the file that `init` has read; '' if it draws.
     weights_notice: a sentence about what of the file is not used; '' if all is.
-    frozen: paths of the variables that do not train; see `freezing.with_frozen_layers`.
+    frozen: paths of the variables that do not train; see
+      `freezing.network_with_frozen_layers`.
     input_dtype: name of the dtype of `images`: float32, or int32 for words.
   """
 

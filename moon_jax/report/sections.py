@@ -92,7 +92,7 @@ def _partition_of_run(
     values=class_counts[drawn_clients].T,
     unit='training examples',
     rows=class_names(run.provenance, num_classes),
-    columns=[names[client] for client in drawn_clients] if names else (),
+    columns=[names[client] if names else str(client) for client in drawn_clients],
   )
 
 

@@ -251,9 +251,9 @@ class Rounds:
       )
     test_clients = None
     if experiment.tests.of_clients:
-      test_clients = client_test_programs.compile_tests(experiment, state)
+      test_clients = client_test_programs.compile_client_tests(experiment, state)
     test_fine_tuned = {
-      column: fine_tuning.compile_tests(experiment, state, tuning)
+      column: fine_tuning.compile_tuned_tests(experiment, state, tuning)
       for column, tuning in fine_tuning.tunings(experiment).items()
     }
     host_tests = model_tests.HostTestPrograms(

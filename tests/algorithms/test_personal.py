@@ -316,11 +316,19 @@ def test_layers_of_every_network(model):
 
 
 @pytest.mark.parametrize(
-  'layers',
-  ['clasifier', 'clasifier,encoder', 'classifier,encoder,head_hidden,head_output'],
+  ('layers', 'problem'),
+  [
+    (
+      'encoder,clasifier',
+      "names 'clasifier', which is no layer .*; it has classifier,",
+    ),
+    (
+      'classifier,encoder,head_hidden,head_output',
+      'must name some layers .* but not all; it has classifier, encoder, head_',
+    ),
+  ],
 )
-def test_layers_that_cannot_be_personal(layers):
-  problem = 'must name some layers .* but not all; it has classifier, encoder, head_'
+def test_layers_that_cannot_be_personal(layers, problem):
   with pytest.raises(UsageError, match=f'layers={layers!r} {problem}'):
     world.make('fedper', layers=layers)
 

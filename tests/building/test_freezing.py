@@ -12,7 +12,7 @@ from moon_jax import models
 from moon_jax.algorithms.private import named_paths
 from moon_jax.core import weights
 from moon_jax.core.errors import UsageError
-from moon_jax.models.freezing import with_frozen_layers
+from moon_jax.models.freezing import network_with_frozen_layers
 from tests.building.test_experiment import after_a_round, build
 from tests.refusals import refused
 from tests.run_directories import TINY
@@ -134,8 +134,8 @@ def test_frozen_batch_normalisation_computes_as_in_tests():
   variables = network.init(0)
   images = jax.random.normal(jax.random.key(0), (4, 16, 16, 1))
   mask, key = jnp.ones(4), jax.random.key(1)
-  norm1_frozen = with_frozen_layers(
-    network, named_paths('norm1', network.layers().paths)
+  norm1_frozen = network_with_frozen_layers(
+    network, named_paths('frozen_layers', 'norm1', network.layers().paths)
   )
   _, statistics = jax.jit(norm1_frozen.train)(variables, images, mask, key)
   moved = {
@@ -143,7 +143,7 @@ def test_frozen_batch_normalisation_computes_as_in_tests():
     for name in ('norm1', 'norm2')
   }
   assert moved == {'norm1': False, 'norm2': True}
-  all_frozen = with_frozen_layers(network, network.layers().paths)
+  all_frozen = network_with_frozen_layers(network, network.layers().paths)
   outputs, _ = jax.jit(all_frozen.train)(variables, images, mask, key)
   expected = jax.jit(network.apply)(variables, images)
   np.testing.assert_allclose(outputs.logits, expected.logits, rtol=1e-6)
@@ -170,8 +170,9 @@ def test_the_body_has_its_own_learning_rate():
 
 REFUSED = [
   (
-    {'frozen_layers': 'stem'},
-    "'stem' must be 'body' or name some .*; it has classifier",
+    {'frozen_layers': 'encoder,clasifier'},
+    "names 'clasifier', which is no layer of the network; it has classifier, encoder, "
+    "head_hidden, head_output. Did you mean 'classifier'?",
   ),
   (
     {'frozen_layers': 'encoder,head_hidden,head_output,classifier'},

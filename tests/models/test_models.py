@@ -444,7 +444,7 @@ def test_direct_has_no_other_convolution_than_the_one_a_loop_is_fast_at():
 
   def step(x, w):
     convolve = functools.partial(direct.convolve, stride=1, padding=NO_PADDING)
-    gradients = jax.grad(lambda *a: jnp.sum(convolve(*a)), (0, 1))(x, w)
+    gradients = jax.grad(lambda x, w: jnp.sum(convolve(x, w)), (0, 1))(x, w)
     return sum(map(jnp.sum, gradients))
 
   lanes = jax.jit(jax.vmap(step)).lower(x, w).as_text()

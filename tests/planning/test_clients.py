@@ -271,6 +271,9 @@ def test_stragglers_and_attackers_that_would_be_all_or_none_are_refused():
     UsageError, match=r'stragglers\.fraction=0\.5 makes all 1 clients'
   ):
     participation(one_client | {'stragglers.fraction': 0.5})
+  for rule in ('trimmed_mean', 'krum'):
+    with pytest.raises(UsageError, match=r'fraction=0\.99 makes all 10 clients'):
+      participation({'algorithm': rule, 'stragglers.fraction': 0.99})
   four_clients = {'algorithm': 'fedavg', 'num_clients': 4}
   with pytest.raises(UsageError, match=r'stragglers\.fraction=0\.1 of 4 clients is no'):
     participation(four_clients | {'stragglers.fraction': 0.1})

@@ -107,6 +107,7 @@ def test_with_many_clients_some_are_drawn(tmp_path):
   np.savez(path / 'partition.npz', class_counts=counts)
   chart = Collected(tmp_path).charts()['partition']
   assert chart.x_label == '200 of 5,000 clients, from fewest to most examples'
+  assert (chart.columns[0], chart.columns[-1]) == ('4999', '0')
   totals = chart.values.sum(0)
   assert (totals[0], totals[-1], totals.size) == (1, 5000, 200)
   assert (np.abs(np.diff(totals) - 4999 / 199) < 1).all()

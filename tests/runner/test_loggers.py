@@ -92,10 +92,17 @@ def values(items):
 
 @slow_with('wandb')
 def test_a_run_and_its_resumption_are_one_run_of_wandb(tmp_path):
-  run(tmp_path, '--config.logger=wandb', '--workdir=mine/a')
-  run(tmp_path, '--config.logger=wandb', '--workdir=mine/a', '--config.num_rounds=3')
+  chosen = '--config.best_by=loss'
+  run(tmp_path, '--config.logger=wandb', '--workdir=mine/a', chosen)
+  run(
+    tmp_path,
+    '--config.logger=wandb',
+    '--workdir=mine/a',
+    chosen,
+    '--config.num_rounds=3',
+  )
   assert not (tmp_path / 'mine/a/tensorboard').exists()
-  (first, rows, summary), (second, second_rows, _) = starts(tmp_path)
+  (first, rows, _), (second, second_rows, summary) = starts(tmp_path)
   ids = json.loads((tmp_path / 'mine/a/loggers.json').read_text())
   assert first.run_id == second.run_id == ids['wandb']
   names = (first.project, first.run_group, first.display_name)
@@ -111,7 +118,9 @@ def test_a_run_and_its_resumption_are_one_run_of_wandb(tmp_path):
   for line, timing in zip(lines, timings, strict=True):
     row = (rows | second_rows)[line['round']]
     assert numbers(line, timing).items() <= row.items()
-  assert summary['best_test_accuracy'] == max(x['test_accuracy'] for x in lines[:2])
+  saved_summary = json.loads((tmp_path / 'mine/a/summary.json').read_text())
+  assert summary['best_round'] == saved_summary['best_round']
+  assert summary['best_test_accuracy'] == saved_summary['best_test_accuracy']
   kinds = [row[key] for row in rows.values() for key in row if key == PICTURE]
   assert kinds == ['image-file']
 

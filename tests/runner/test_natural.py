@@ -14,6 +14,7 @@ from moon_jax.metrics.classified import Classified
 from moon_jax.metrics.measuring import measure
 from moon_jax.runner import client_file, round_records
 from moon_jax.runner.run_files import CLIENTS
+from moon_jax.sweeps import estimate, planned_runs
 from tests.data import federations
 from tests.processes import ROOT, check_success, launched
 from tests.refusals import refused
@@ -57,6 +58,23 @@ def solo(knobs, tmp_path_factory):
   """A finished run with clients' own models alone."""
   chosen = config(knobs | {'algorithm': 'solo'})
   return moon_jax.run(chosen, tmp_path_factory.mktemp('solo'))
+
+
+def test_an_earlier_run_predicts_what_others_take(run, knobs):
+  words = [
+    f'--config.{name}={value}' for name, value in (TINY | knobs | METRICS).items()
+  ]
+  folder = run.workdir.parent / 'sweep'
+  runs = planned_runs.sweep_runs('configs/base.py', words, {'seed': ['7', '8']}, folder)
+  *_, line = estimate.table(runs, folder)
+  assert line.endswith('by earlier runs on this machine')
+
+
+def test_who_owns_too_little_is_named(knobs):
+  name = min(FOUND['train'], key=lambda user: len(FOUND['train'][user][1]))
+  every_user = {'partition.min_size': 1, 'drop_last': True}
+  with pytest.raises(UsageError, match=f'Client {name} owns 3 examples, less than a'):
+    experiment.build(config_lib.validate(config(knobs | every_user)))
 
 
 @pytest.mark.slow

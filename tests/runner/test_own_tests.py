@@ -350,6 +350,24 @@ def test_the_global_model_fine_tuned_by_each_client(tuned):
   assert (tuned.workdir / 'confusion_tuned.png').exists()
 
 
+def test_fine_tuning_has_batches_of_the_configured_size_also_with_per_fedavg():
+  knobs = DIGITS | {
+    'algorithm': 'per_fedavg',
+    'fine_tune_epochs': 1,
+    'num_clients': 4,
+    'partition.name': 'iid',
+    'batch_size': 32,
+  }
+  built = experiment.build(moon_jax.config.validate(knobs))
+  training = built.planner.training
+  largest = training.data.sizes.max()
+  assert 32 < largest < 64
+  # A step of Per-FedAvg has two batches, more of which would be filler.
+  assert training.work.batch_size == -(-largest // 2)
+  for tuning in fine_tuning.tunings(built).values():
+    assert fine_tuning.tuning_planner(built, tuning).work.batch_size == 32
+
+
 def test_fine_tuning_of_a_file_is_for_the_algorithms_that_have_it():
   for algorithm, column in (('solo', []), ('fedavg', ['tuned_accuracy'])):
     knobs = DIGITS | {'fine_tune_epochs': 1, 'algorithm': algorithm}

@@ -123,13 +123,19 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
     return hyperparameters | inner.scalars(of_inner, memory)
 
   def aggregate(server, uploads, participation, scalars):
+    if not tree.models_in(uploads.stacked):
+      raise KnobError(
+        'attack.name',
+        name,
+        f'changes models that clients send; clients of this {flag("algorithm")} send '
+        f'none: use {flag("attack.name", "label_flip")}.',
+      )
     is_attacker = uploads.attack_seeds >= 0
     honest = uploads.counted & ~is_attacker
     can_attack = jnp.any(honest) if is_colluding else True
     attacking = uploads.counted & is_attacker & can_attack
     received = _received_model(inner, server)['params']
     attack_options = {knob: scalars[_PREFIX + knob] for knob in numbers}
-    attacked_models = []
 
     def attack_model(model):
       trained = model['params']
@@ -141,18 +147,9 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
         draws=uploads.attack_seeds,
       )
       malicious = attack.function(knowledge, **attack_options)
-      attacked = model | {'params': tree.where(attacking, malicious, trained)}
-      attacked_models.append(attacked)
-      return attacked
+      return model | {'params': tree.where(attacking, malicious, trained)}
 
     sent = uploads._replace(stacked=tree.map_models(attack_model, uploads.stacked))
-    if not attacked_models:
-      raise KnobError(
-        'attack.name',
-        name,
-        f'changes models that clients send; clients of this {flag("algorithm")} send '
-        f'none: use {flag("attack.name", "label_flip")}.',
-      )
     if not inner.needs_all_uploads:
       counted = jnp.float32(sent.counted)
       sent = Upload(
@@ -174,8 +171,7 @@ def _received_model(algorithm: Algorithm, server: Server) -> PyTree:
 
   An algorithm may send clients another model than the server's, or none.
   """
-  models = []
-  tree.map_models(models.append, algorithm.broadcast(server))
+  models = tree.models_in(algorithm.broadcast(server))
   return models[0] if len(models) == 1 else server.variables
 
 

@@ -1,7 +1,7 @@
 """Layers that keep their bits when models are averaged, because they do not train."""
 
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.algorithms.private import Paths, named_paths
+from moon_jax.algorithms.private import Paths, layer_names, named_paths
 from moon_jax.core import tree
 from moon_jax.core.errors import KnobError
 from moon_jax.core.types import Layers
@@ -21,26 +21,27 @@ def frozen_paths(names: str, network_layers: Layers) -> Paths:
     KnobError: no layer has that name, or no layer is left to train.
   """
   paths = network_layers.paths
-  is_body = names.strip() == BODY
-  frozen = network_layers.body if is_body else named_paths(names, paths)
+  if names.strip() == BODY:
+    frozen = network_layers.body
+  else:
+    frozen = named_paths('frozen_layers', names, paths)
   trainable = {path for path in paths - (frozen or set()) if path[0] == 'params'}
   if not frozen or not trainable:
-    layer_names = sorted({name for path in paths for name in path[1:-1]})
     raise KnobError(
       'frozen_layers',
       names,
       f'must be {BODY!r} or name some layers of the network, but not all; it has '
-      f'{", ".join(layer_names)}.',
+      f'{", ".join(layer_names(paths))}.',
     )
   return frozen
 
 
-def with_frozen_layers(inner: Algorithm, frozen: Paths) -> Algorithm:
+def algorithm_with_frozen_layers(inner: Algorithm, frozen: Paths) -> Algorithm:
   """The algorithm that leaves frozen layers as they are outside the local optimizer.
 
   The mean of equal numbers would round them, and a model that is trained along has a
   weight decay of its own. Local training itself is that of
-  `freezing.with_frozen_layers`.
+  `freezing.network_with_frozen_layers`.
 
   Args:
     inner: the algorithm.

@@ -11,7 +11,7 @@ from moon_jax.core.errors import UsageError
 from moon_jax.core.flags import flag
 from moon_jax.runner import loggers, run_directory
 from moon_jax.runner.callbacks import Logger
-from moon_jax.runner.round_records import summarise
+from moon_jax.runner.round_records import SummaryOptions, summarise
 
 
 class WeightsAndBiases(Logger):
@@ -59,7 +59,8 @@ class WeightsAndBiases(Logger):
   def end(self):
     self._has_ended = True
     timings = files.read_lines(self._run.workdir / run_directory.TIMINGS)
-    self._wandb_run.summary.update(summarise(self._run.history, timings))
+    options = SummaryOptions(self._run.config)
+    self._wandb_run.summary.update(summarise(self._run.history, timings, options))
 
   def close(self):
     if self._wandb_run:
