@@ -468,6 +468,14 @@ def test_a_split_of_a_source(workdir, loaded, tmp_path, capsys):
       lambda folder: (folder / '3/x.png').write_text('text'),
       "picture '3/x.png' cannot",
     ),
+    (
+      lambda folder: shutil.copy(next(folder.glob('3/*.png')), folder / 'stray.png'),
+      'has folders of classes, and pictures beside them',
+    ),
+    (
+      lambda folder: (folder / '3').rename(folder / 'images').rename(folder / 'x'),
+      'does not know the classes x; it has',
+    ),
   ],
 )
 def test_wrong_pictures_are_one_line(

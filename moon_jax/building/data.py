@@ -175,6 +175,7 @@ def load_data(
   may_download: bool = True,
   trust_pickles: bool | None = None,
   announce: Callable[[Dataset], None] | None = None,
+  describes_tests: bool = True,
 ) -> Dataset:
   """Loads the data set, in which texts are texts still; see `with_words`.
 
@@ -183,6 +184,7 @@ def load_data(
     may_download: whether TensorFlow Datasets may download and prepare a missing set.
     trust_pickles: replaces the knob `data.trust_pickles`; None: as configured.
     announce: see `sources.load`.
+    describes_tests: see `sources.load`.
 
   Raises:
     DataError: the data set is missing or unusable.
@@ -194,7 +196,11 @@ def load_data(
     source_options['trust_pickles'] = trust_pickles
   with activity.doing('reading the data'):
     return sources.load(
-      options.source, limit=options.limit, announce=announce, **source_options
+      options.source,
+      limit=options.limit,
+      announce=announce,
+      describes_tests=describes_tests,
+      **source_options,
     )
 
 

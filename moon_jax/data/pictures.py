@@ -43,9 +43,10 @@ def decode_picture(
   from PIL import Image, ImageOps
 
   image = _opened(encoded)
+  is_deep = _is_deep(image)  # before it is turned, which forgets its format
   if upright:
     image = ImageOps.exif_transpose(image)
-  if (mode == DEEP) != _is_deep(image):
+  if (mode == DEEP) != is_deep:
     raise ValueError(
       'the image has 8 bits in each channel, and others have 16; save all alike'
       if mode == DEEP

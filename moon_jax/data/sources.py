@@ -34,12 +34,13 @@ def load(
   *,
   limit: int,
   announce: Callable[[Dataset], None] | None = None,
+  describes_tests: bool = True,
   **options: str | int | float | bool,
 ) -> Dataset:
   """Loads a data set, or a fixed pseudo-random part of it.
 
-  A line says how many test examples are training examples, too, and which classes have
-  no test example.
+  Lines say how many test examples are training examples, too, and which classes have
+  no test example, unless they are not asked for.
 
   Args:
     source: name of the source in the catalog.
@@ -47,6 +48,7 @@ def load(
       keeps all. The choice does not depend on the run's seed; see `users.limited`.
     announce: called by `tfds` before pictures are decoded, with the data set that will
       be returned; its images have shapes, but no pixels.
+    describes_tests: whether these lines are printed.
     **options: the knobs of the source.
 
   Returns:
@@ -62,9 +64,9 @@ def load(
     dataset = read(source, **options)
     if isinstance(dataset, assembled.Federation):
       dataset = assembled.dataset_of(dataset)
-  data_flag = data_flag_of(source, options)
-  for notice in _notices(dataset):
-    print(f'{data_flag}: {notice}', file=sys.stderr)
+  if describes_tests:
+    for notice in _notices(dataset):
+      print(f'{data_flag_of(source, options)}: {notice}', file=sys.stderr)
   return _limited(dataset, limit)
 
 

@@ -43,6 +43,8 @@ class Facts(NamedTuple):
     content: 'levels' of grey, 'numbers' or 'words'.
     words: the vocabulary, if the examples were texts; () otherwise.
     tokenizer: what divides texts: 'characters' or 'wordpiece'.
+    is_deep: whether pictures have 16 bits, in grey levels of a range.
+    is_upright: whether pictures are turned as their EXIF data say.
   """
 
   model: str
@@ -57,6 +59,8 @@ class Facts(NamedTuple):
   content: str = 'levels'
   words: tuple[str, ...] = ()
   tokenizer: str = ''
+  is_deep: bool = False
+  is_upright: bool = False
 
   @property
   def axes(self) -> str:
@@ -389,7 +393,11 @@ def python_file(network: Description, facts: Facts, weights_name: str) -> str:
   if facts.words:
     text += _TEXTS.format(divided=_DIVIDED[facts.tokenizer])
   else:
-    text += _PICTURES.format(mode=mode, sized=_RESIZED if facts.side else _OF_ONE_SIZE)
+    reading = _DEEP_READING if facts.is_deep else _READING.format(mode=mode)
+    text += _PICTURES.format(
+      turned=_TURNED if facts.is_upright else '',
+      reading=reading.format(sized=_RESIZED if facts.side else _OF_ONE_SIZE),
+    )
   return text + _PROGRAM
 
 
@@ -577,20 +585,35 @@ _RESIZED = """picture = picture.resize((WIDTH, HEIGHT), Image.Resampling.BILINEA
 _OF_ONE_SIZE = """if picture.size != (WIDTH, HEIGHT):
     raise ValueError(f'{path} must have {WIDTH}x{HEIGHT} pixels.')"""
 
+_TURNED = """
+  picture = ImageOps.exif_transpose(picture)"""
+
+_READING = """\
+  if picture.mode == 'P':
+    picture = picture.convert('RGBA')
+  picture = picture.convert({mode!r})
+  {{sized}}
+  levels = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
+  levels = levels.reshape(1, HEIGHT, WIDTH, CHANNELS).permute(0, 3, 1, 2)
+  return levels.double() * ((WHITE - BLACK) / 255) + BLACK"""
+
+_DEEP_READING = """\
+  if picture.mode not in ('I', 'I;16', 'I;16B', 'I;16L', 'I;16N'):
+    raise ValueError(f'{{path}} must be grey and have 16 bits.')
+  picture = picture.convert('F')
+  {sized}
+  numbers = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.float32)
+  numbers = numbers.round().clamp(0, 65535)
+  return numbers.reshape(1, HEIGHT, WIDTH, CHANNELS).permute(0, 3, 1, 2).double()"""
+
 _PICTURES = '''
 
 def read_picture(path):
   """A file of a picture -> [1, C, H, W], BLACK to WHITE, as in training."""
-  from PIL import Image
+  from PIL import Image, ImageOps
 
-  picture = Image.open(path)
-  if picture.mode == 'P':
-    picture = picture.convert('RGBA')
-  picture = picture.convert({mode!r})
-  {sized}
-  levels = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
-  levels = levels.reshape(1, HEIGHT, WIDTH, CHANNELS).permute(0, 3, 1, 2)
-  return levels.double() * ((WHITE - BLACK) / 255) + BLACK
+  picture = Image.open(path){turned}
+{reading}
 
 
 def main(paths):

@@ -136,7 +136,23 @@ def _facts(metadata: Record, config: Config, scale: Scale) -> pytorch.Facts:
     content=form['content'],
     words=tuple(images.get('words', ())),
     tokenizer=config.data.tokenizer,
+    is_deep=has_deep_pictures(config, scale),
+    is_upright=turns_pictures(config),
   )
+
+
+def has_deep_pictures(config: Config, scale: Scale | None) -> bool:
+  """Whether grey levels come from pictures of 16 bits.
+
+  Only files of pictures have 16 bits; arrays of any scale become levels of 8 bits.
+  """
+  source = catalog.part('data', config.data.source)
+  return bool(scale) and source.has('pictures') and scale.dtype == 'uint16'
+
+
+def turns_pictures(config: Config) -> bool:
+  """Whether the run turned its pictures as their EXIF data say."""
+  return config.data.source == 'huggingface'
 
 
 def read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], Record]:

@@ -30,6 +30,7 @@ from moon_jax.data.layouts import TABLE_SUFFIXES
 from moon_jax.data.picture_folders import ENDINGS
 from moon_jax.data.pictures import DEEP, decode_picture
 from moon_jax.data.scale import numbers_of
+from moon_jax.predict.exported import has_deep_pictures, turns_pictures
 
 IMAGE_ARRAYS = ('images', 'test_x', 'x_test', 'test_images')
 LABEL_ARRAYS = ('labels', 'test_y', 'y_test', 'test_labels')
@@ -134,14 +135,25 @@ def split_of(source: str, where: str, split: str, model: Model) -> Inputs:
     UsageError: there is no such split, or it does not fit the model.
   """
   part = catalog.part('data', source)
-  knob = 'data.path' if part.has('files') else 'data.name'
-  changes = {'data.source': source, knob: where, 'data.limit': 0}
+  changes = {'data.source': source, 'data.limit': 0}
+  if part.has('files') and part.has('named') and model.config.data.source != source:
+    raise UsageError(
+      f'{option("source", source)} has several data sets in a folder, and this model '
+      'was trained on none of them: write the one that you mean to a file by python -m '
+      f'moon_jax.data.convert, and give {option("input", "FILE.npz")}.'
+    )
+  if part.has('pair'):  # the file is read as both
+    changes |= {'data.path': where, 'data.test_path': where}
+  else:
+    changes['data.path' if part.has('files') else 'data.name'] = where
   changes['data.trust_pickles'] = False
   if model.sample_rate and source == 'audiofolder':
     changes['data.seconds'] = seconds_of(model.shape[0], model.sample_rate)
   config = config_lib.validate(flatten(model.config) | changes)
   options = DataOptions(config)
-  dataset = load_data(options, may_download=False, trust_pickles=False)
+  dataset = load_data(
+    options, may_download=False, trust_pickles=False, describes_tests=False
+  )
   if dataset.form.content == 'texts':
     dataset, notice = texts.in_words(options.data_flag, dataset, model.vocabulary)
     print(notice, file=sys.stderr)
@@ -226,7 +238,11 @@ def _rows(path, model):
   labels = rows.labels
   if labels is not None:
     labels = _renumbered(labels, (), model, input_flag)
-  return Inputs(names=rows.names, labels=labels, chunks=iter([rows.features]))
+  features = rows.features
+  is_whole = np.all(features == np.rint(features))
+  if is_whole and not model.form.dtype.startswith('float'):
+    features = features.astype(np.int64)  # a table of integers is read as floats
+  return Inputs(names=rows.names, labels=labels, chunks=iter([features]))
 
 
 def _rows_of_texts(input_flag, path, model):
@@ -282,8 +298,11 @@ def _renumbered(labels, class_names, model, where):
       numbers[label] = label if 0 <= label < model.num_classes else None
   unknown = [label for label, number in numbers.items() if number is None]
   if unknown:
-    if len(class_names) and not is_text:
-      unknown = [class_names[label] for label in unknown if label < len(class_names)]
+    if not is_text:
+      unknown = [
+        class_names[label] if 0 <= label < len(class_names) else label
+        for label in unknown
+      ]
     raise UsageError(f'{where}: {_unknown_classes(unknown, model)}')
   return np.array([numbers[label] for label in labels.tolist()], np.int32)
 
@@ -317,23 +336,25 @@ def _labels_of_folders(root, paths, model):
     UsageError: some folders are named after classes, others are not.
   """
   numbers = []
+  unknown = set()
   for path in paths:
     folder = path.parent
     if folder.name == 'images' and folder != root:  # CLASS/images/picture.png
       folder = folder.parent
-    numbers.append(None if folder == root else model.number_of(folder.name))
+    number = None if folder == root else model.number_of(folder.name)
+    if number is None:
+      unknown.add('' if folder == root else folder.name)
+    numbers.append(number)
   if all(number is None for number in numbers):
     return None
-  unknown = sorted(
-    {
-      path.parent.name
-      for path, number in zip(paths, numbers, strict=True)
-      if number is None
-    }
-  )
+  if '' in unknown:
+    raise UsageError(
+      f'{option("input", str(root))} has folders of classes, and pictures beside them: '
+      'put all in folders, or none.'
+    )
   if unknown:
     raise UsageError(
-      f'{option("input", str(root))}: {_unknown_classes(unknown, model)}'
+      f'{option("input", str(root))}: {_unknown_classes(sorted(unknown), model)}'
     )
   return np.array(numbers, np.int32)
 
@@ -364,7 +385,7 @@ def _decoded(root, paths, model):
   """The pictures in numbers of the run's data, some at a time."""
   height, width, channels = model.shape
   side = model.config.data.image_size
-  upright = model.config.data.source == 'huggingface'
+  upright = turns_pictures(model.config)
   mode, dtype = _MODES[channels], np.uint8
   if _has_deep_pictures(model):
     mode, dtype = DEEP, np.uint16
@@ -390,13 +411,11 @@ def _has_deep_pictures(model):
   """Whether the model was trained on grey pictures of 16 bits.
 
   Without a scale the model takes the numbers of its data as they are, whatever source
-  they came from: 8-bit pictures would have a 256th of the brightness. With a scale only
-  files of pictures had 16 bits; arrays of a scale become grey levels of 8 bits.
+  they came from: 8-bit pictures would have a 256th of the brightness.
   """
   if not model.scale:
     return model.form.dtype == 'uint16'
-  source = catalog.part('data', model.config.data.source)
-  return source.has('pictures') and model.scale.dtype == 'uint16'
+  return has_deep_pictures(model.config, model.scale)
 
 
 def _numbers(levels, model):

@@ -2,6 +2,8 @@
 
 import csv
 import io
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from PIL import Image
 import moon_jax
 from moon_jax.core.errors import ExitCode, KnobError
 from moon_jax.data.data_errors import DataError
+from moon_jax.predict import exported
 from moon_jax.predict.command import main as predict
 from tests.data.federations import load
 from tests.refusals import refused
@@ -151,6 +154,61 @@ def test_predictions_are_on_the_scale_of_training(tmp_path, capsys):
   ):
     assert predict([*words, *input_flags]) == ExitCode.USAGE
     assert message in capsys.readouterr().err
+
+
+def printed_by_the_file(folder, picture):
+  """Class and probability that model.py in a folder prints for a picture."""
+  process = subprocess.run(
+    [sys.executable, 'model.py', picture],
+    cwd=folder,
+    check=True,
+    capture_output=True,
+    text=True,
+  )
+  _, class_name, _, probability = process.stdout.split()
+  return class_name.removesuffix(','), float(probability)
+
+
+def expected_of(model, picture):
+  logits = model.predict(picture[None]).logits[0].astype(np.float64)
+  label = int(logits.argmax())
+  return f'class{label}', np.exp(logits)[label] / np.exp(logits).sum()
+
+
+def test_the_file_for_pytorch_reads_16_bits(tmp_path):
+  pytest.importorskip('torch', reason='no torch')
+  folder_of(tmp_path / 'set')
+  run = trained_run(tmp_path, knobs_of(tmp_path / 'set') | {'data.range': '0,65535'})
+  model = moon_jax.load(run)
+  model.save(tmp_path / 'model.py')
+  images, _ = model.test_data()
+  first = 'set/test/class0/00.png'
+  class_name, probability = printed_by_the_file(tmp_path, first)
+  expected_name, expected_probability = expected_of(model, images[0])
+  assert class_name == expected_name
+  assert probability == pytest.approx(expected_probability, abs=1e-4)
+  write(tmp_path / 'shallow.png', np.zeros((8, 8), np.uint8))
+  with pytest.raises(subprocess.CalledProcessError) as caught:
+    printed_by_the_file(tmp_path, 'shallow.png')
+  assert caught.value.stderr.endswith('must be grey and have 16 bits.\n')
+
+
+def test_the_file_for_pytorch_turns_pictures_as_the_run_did(tmp_path, monkeypatch):
+  pytest.importorskip('torch', reason='no torch')
+  folder_of(tmp_path / 'set', dtype=np.uint8)
+  model = moon_jax.load(trained_run(tmp_path, knobs_of(tmp_path / 'set')))
+  picture = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
+  exif = Image.Exif()
+  exif[0x0112] = 6  # to be turned by 90 degrees clockwise
+  Image.fromarray(picture).save(tmp_path / 'turned.png', exif=exif)
+  for turns, pixels in ((False, picture), (True, np.rot90(picture, -1))):
+    monkeypatch.setattr(exported, 'turns_pictures', lambda config, turns=turns: turns)
+    model.save(tmp_path / 'model.py')
+    _, probability = printed_by_the_file(tmp_path, 'turned.png')
+    _, expected = expected_of(model, pixels[..., None])
+    assert probability == pytest.approx(expected, abs=1e-4)
+    (tmp_path / 'model.py').unlink()
+    (tmp_path / 'model_weights.safetensors').unlink()
 
 
 def test_a_model_of_16_bit_numbers_takes_pictures_of_16_bits_only(tmp_path, capsys):

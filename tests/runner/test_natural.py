@@ -1,5 +1,6 @@
 """Runs with natural clients: their number, their tests and names, and the records."""
 
+import csv
 import json
 import shutil
 
@@ -9,9 +10,10 @@ import pytest
 import moon_jax
 from moon_jax import config as config_lib
 from moon_jax.building import experiment
-from moon_jax.core.errors import UsageError
+from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.metrics.classified import Classified
 from moon_jax.metrics.measuring import measure
+from moon_jax.predict.command import main as predict
 from moon_jax.runner import client_file, round_records
 from moon_jax.runner.run_files import CLIENTS
 from moon_jax.sweeps import estimate, planned_runs
@@ -68,6 +70,16 @@ def test_an_earlier_run_predicts_what_others_take(run, knobs):
   runs = planned_runs.sweep_runs('configs/base.py', words, {'seed': ['7', '8']}, folder)
   *_, line = estimate.table(runs, folder)
   assert line.endswith('by earlier runs on this machine')
+
+
+def test_a_database_of_users_is_what_is_classified(run, tmp_path, capsys):
+  path = federations.hdf5(tmp_path, FOUND)['data.path']
+  words = (f'--workdir={run.workdir}', '--source=hdf5', f'--input={path}')
+  assert predict([*words, f'--output={tmp_path}/out.csv']) == ExitCode.DONE
+  assert 'training images, too' not in capsys.readouterr().err
+  with open(tmp_path / 'out.csv', newline='') as file:
+    rows = list(csv.DictReader(file))
+  assert len(rows) == sum(len(labels) for _, labels in FOUND['train'].values())
 
 
 def test_who_owns_too_little_is_named(knobs):
