@@ -3,6 +3,7 @@
 import os
 import pathlib
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any, BinaryIO, NamedTuple
 
@@ -354,15 +355,28 @@ def _read(data_flag: str, path: pathlib.Path, *, has_texts: bool = False) -> Any
   with one_line(f'{owner} cannot be read'), files.opened(path) as file:
     if path.suffix == '.csv':
       machine_memory.require_file_fits(path, os.fstat(file.fileno()).st_size)
-      # 'None' and 'N/A' are texts like others.
-      frame = pandas.read_csv(file, keep_default_na=not has_texts, na_values=[''])
+      # pandas would give the second column of a name another name.
+      first_line = pandas.read_csv(
+        file, header=None, nrows=1, dtype=str, keep_default_na=False
+      )
+      names = [name for name in first_line.iloc[0] if name]
+      file.seek(0)
+      # It warns if rows have more fields than the first line, whose rest it drops.
+      with warnings.catch_warnings():
+        warnings.simplefilter('error', pandas.errors.ParserWarning)
+        frame = pandas.read_csv(
+          file,
+          index_col=False,
+          keep_default_na=not has_texts,  # 'None' and 'N/A' are texts like others
+          na_values=[''],
+        )
     else:
       frame = _parquet_frame(pandas, path, file)
-  names = [name if isinstance(name, str) else str(name) for name in frame.columns]
+      names = [name if isinstance(name, str) else str(name) for name in frame.columns]
+      frame.columns = names
   if len({*names}) != len(names):
     repeated = sorted({name for name in names if names.count(name) > 1})
     raise DataError(f'{owner} has several columns of one name: {listed(repeated)}.')
-  frame.columns = names
   if not len(frame):
     raise DataError(f'{owner} has no rows.')
   return frame
@@ -396,10 +410,16 @@ def _columns(
   ):
     if name not in names:
       raise _missing(data_flag, knob, name, frame)
-  if label in category_names:
+  for name, use in ((label, 'label'), (client, 'user')):
+    if name in category_names:
+      raise DataError(
+        f'{flag("data.categories", categories)} has {name!r}, which is the {use}: '
+        'leave it out.'
+      )
+  if label == client:
     raise DataError(
-      f'{flag("data.categories", categories)} has {label!r}, which is the label: leave '
-      'it out.'
+      f'{flag("data.client", client)} is the label, too: every client would have one '
+      'class.'
     )
   used_names = {label, client, *category_names}
   numbers = [name for name in names if name not in used_names]

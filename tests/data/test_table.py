@@ -103,6 +103,8 @@ def test_two_files_share_columns_and_categories(tmp_path):
       "hospital. Did you mean 'outcome'?",
     ),
     ({}, {'categories': 'job,outcome'}, "has 'outcome', which is the label: leave"),
+    ({}, {'categories': 'job,hospital'}, "has 'hospital', which is the user: leave"),
+    ({}, {'client': 'outcome'}, "client='outcome' is the label, too: every client"),
     ({}, {'test_fraction': 0.0}, 'test_fraction=0.2 draws a fifth'),
     ({'age': np.nan}, {}, "'age' has 1 missing entry, in row 5 "),
     ({'job': None}, {}, "'job' has 1 missing entry, in row 5 "),
@@ -148,6 +150,31 @@ def test_a_column_that_a_test_file_lacks_is_refused(name, tmp_path):
   write(frame_of().drop(columns=name), tmp_path / 'set/test.csv')
   with refused(DataError, f'the test rows lack the columns {name}'):
     load(knobs_of(tmp_path / 'set', {'test_fraction': 0.0}))
+
+
+@pytest.mark.parametrize(
+  ('text', 'words'),
+  [
+    # pandas would call the second one label.1, and take it for a feature.
+    ('age,label,label\n63,1,1\n41,0,0\n', 'several columns of one name: label'),
+    # It would shift each row by one.
+    (
+      'age,dose,label\n61,3,1,0\n45,2,0,1\n',
+      'Length of header or names does not match',
+    ),
+  ],
+)
+def test_a_first_line_that_does_not_name_each_column_is_refused(text, words, tmp_path):
+  path = tmp_path / 'patients.csv'
+  path.write_text(text)
+  knobs = {'label': 'label', 'client': '', 'categories': '', 'test_fraction': 0.5}
+  with refused(DataError, words):
+    load(knobs_of(path, knobs))
+  # A comma at the end of each row is no field.
+  path.write_text('age,dose,label\n61,3,1,\n45,2,0,\n30,1,1,\n20,4,0,\n')
+  data = load(knobs_of(path, knobs))
+  numbers = np.concatenate([data.train_images, data.test_images])
+  assert sorted(numbers.tolist()) == [[20, 4], [30, 1], [45, 2], [61, 3]]
 
 
 def of_lists(frame):
@@ -287,6 +314,41 @@ def test_every_row_of_a_new_table_is_scored(source, run, tmp_path, capsys):
   np.testing.assert_allclose(probabilities, powers[:, 0] / powers.sum(1), rtol=1e-4)
   assert f'accuracy {np.mean(classes == frame.outcome):.4f}' in printed
   assert (tmp_path / 'out_confusion.csv').exists()
+
+
+def test_a_model_of_integers_takes_a_table_of_integers(tmp_path, capsys):
+  numbers = np.arange(48).reshape(24, 2)
+  labels = np.arange(24) // 12
+  np.savez(
+    tmp_path / 'set.npz',
+    train_x=numbers,
+    train_y=labels,
+    test_x=numbers,
+    test_y=labels,
+    feature_names=np.array(['age', 'dose']),
+  )
+  knobs = {
+    'data.source': 'npz',
+    'data.path': str(tmp_path / 'set.npz'),
+    'data.axes': 'D',
+    'partition.name': 'iid',
+    'partition.min_size': 1,
+    'num_clients': 2,
+    'model': 'mlp',
+    'mlp.width': 8,
+    'algorithm': 'fedavg',
+    'num_rounds': 1,
+    'logger': '',
+    'execution.devices': 1,
+  }
+  run = moon_jax.run(moon_jax.load_config('configs/base.py', knobs), tmp_path / 'run')
+  (tmp_path / 'new.csv').write_text('dose,age\n1,0\n47,46\n')
+  words = [f'--workdir={run.workdir}', f'--input={tmp_path}/new.csv']
+  assert predict(words) == ExitCode.DONE, capsys.readouterr().err
+  with open(tmp_path / 'new_predictions.csv', newline='') as file:
+    predicted = [row['predicted'] for row in csv.DictReader(file)]
+  expected = run.model.predict(numbers[[0, -1]]).labels
+  assert predicted == list(map(str, expected))
 
 
 def test_a_table_without_labels_is_predicted(run, tmp_path, capsys):
