@@ -84,6 +84,11 @@ def hold_out_client_tests(
   user_tests = None
   if divided.user_ids is not None:
     user_tests = tests_of_users(divided.dataset, divided.num_clients)
+  if required_by and not user_tests and divided.dataset.stored:
+    raise UsageError(
+      f'{required_by} needs tests of each client, and these data stay on disk: write '
+      'them with test examples that have user ids.'
+    )
   if required_by and not fraction and not user_tests:
     raise UsageError(
       f'{required_by} needs tests of each client: add {flag("data.local_test", 0.25)}, '

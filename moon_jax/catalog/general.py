@@ -353,7 +353,7 @@ KNOBS = {
   ),
   'data.test_fraction': number(
     0.0,
-    'fraction of each class drawn for the test; 0 draws none',
+    'fraction of each class, or user, drawn for the test; 0: none',
     _BELOW_ONE,
     needs=_DRAWN,
   ),

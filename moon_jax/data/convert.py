@@ -60,6 +60,11 @@ def parse(argv: list[str]) -> tuple[flags.FlagValues, config_lib.Config | None]:
     raise UsageError(
       f'{option("synthetic", size)} must be NxM: N users with M images each.'
     )
+  if values.synthetic and expand(values.out).suffix == '.npz':
+    raise UsageError(
+      f'{option("synthetic", size)} writes a folder of records: {option("out")} must '
+      'not end in .npz.'
+    )
   return values, None if values.synthetic else cli.parse(words).config
 
 

@@ -113,6 +113,8 @@ def write_records(
 
 def _write_records_of_memory(out, source, dataset):
   data_flag = flag('data.source', source)
+  if dataset.stored:
+    raise DataError(f'{data_flag}: the data are records already.')
   if dataset.train_clients is None:
     raise DataError(
       f'{data_flag}: the data have no user ids; write a file: '

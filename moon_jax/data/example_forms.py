@@ -386,7 +386,8 @@ def say_if_too_fine(
   """Prints a line if float32 cannot tell the numbers of a column or channel apart."""
   if form.content != 'numbers' or form.normalize == 'none':
     return
-  is_far = np.abs(mean) > _FAR_FROM_ZERO * std
+  is_constant = std == 1.0  # its deviation of 0 has been replaced
+  is_far = (np.abs(mean) > _FAR_FROM_ZERO * std) & ~is_constant
   if is_far.any():
     place = np.unravel_index(np.flatnonzero(is_far)[0], is_far.shape)
     print(

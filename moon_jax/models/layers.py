@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Outputs
 from moon_jax.models import (
   batch_norm,
@@ -207,6 +208,11 @@ class GroupNorm(nn.Module):
   def __call__(self, x):
     along = functools.partial(convolution.along, self.channels)
     shape = (x.shape[self.channels],)
+    if shape[0] % self.groups:
+      raise UsageError(
+        f'group normalisation has {self.groups} groups, and {shape[0]} channels cannot '
+        'be divided into them.'
+      )
     scale = widened(self.param('scale', _ONES, shape))
     bias = widened(self.param('bias', _ZEROS, shape))
     if self.channels == 0:
@@ -365,8 +371,12 @@ def pooled_convolutions(
     form = 'auto'  # the kernels of 'fused' pool what they convolve
   form = convolution.choose(form, size=5, features=features[0])
   x = form.arranged(images)
+  height, width = images.shape[1:3]
   for index, channels in enumerate(features):
     number = index + 1
+    height, width = height - 4, width - 4
+    pooling.check_even(height, width)
+    height, width = height // 2, width // 2
     if norm == 'none':
       x = Conv(channels, 5, form, pooled=True, name=f'conv{number}')(x)
       continue

@@ -30,6 +30,13 @@ def channels_first(folder, federation):
   return layouts.pfllib(folder, federations.in_colour(federation))
 
 
+def test_records_are_not_made_of_records(tmp_path, capsys):
+  _, stored = converted(tmp_path, federations.npz)
+  code = convert.main([*flags(stored), f'--out={tmp_path}/new'])
+  assert code == ExitCode.USAGE
+  assert 'the data are records already' in capsys.readouterr().err
+
+
 LAYOUTS = (*federations.LAYOUTS, channels_first)
 
 
@@ -162,6 +169,7 @@ def test_a_federation_of_random_images_is_written_as_records(tmp_path, capsys):
     (['--out=here'], "--out='here' exists already; give a new name."),
     (['--out=new', '--synthetic=5'], "--synthetic='5' must be NxM: N users with M im"),
     (['--out=new', '--synthetic=5x5', 'x'], "'x' is not used with --synthetic."),
+    (['--out=new.npz', '--synthetic=5x5'], "--synthetic='5x5' writes a folder of rec"),
     (['--out=new'], "--config.data.source='digits': the data have no user ids; "),
     (['--out=new', '--config.data.limit=9'], '--config.data.limit=9 is not used here'),
   ],

@@ -298,6 +298,27 @@ def test_images_that_do_not_fit_are_refused(name, shape, pixels):
     make_network(name, shape, 10)
 
 
+@pytest.mark.parametrize('norm', ['batch', 'group'])
+@pytest.mark.parametrize('side', [8, 12])
+def test_images_that_do_not_fit_are_refused_with_a_norm_too(norm, side):
+  with pytest.raises(UsageError, match=f'{side}x{side} pixels: it would pool 0x0'):
+    models.make('moon_cnn', image_shape=(side, side, 1), num_classes=10, norm=norm)
+
+
+def test_channels_that_two_groups_cannot_share_are_refused():
+  with pytest.raises(UsageError, match='2 groups, and 5 channels cannot be divided'):
+    models.make(
+      'cnn_1d',
+      image_shape=(32, 3),
+      num_classes=4,
+      norm='group',
+      channels=5,
+      kernel=5,
+      width=8,
+      representation=8,
+    )
+
+
 FITTING = (
   ('moon_cnn', (16, 96, 3), 1 * 21 * 16),
   ('dco_cnn', (96, 20, 1), 21 * 2 * 64),

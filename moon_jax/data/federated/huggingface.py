@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import math
 import pathlib
 import re
 import sys
@@ -640,8 +641,8 @@ def _columns(data_flag, splits, client, options) -> _Columns:
   column = features.get(image)
   if side and not _is_encoded(column):
     raise DataError(
-      f'{data_flag}: the column {image!r} has arrays, and only pictures are resized: '
-      f'drop {flag("data.image_size")}.'
+      f'{data_flag}: only pictures are resized, and these data have none: drop '
+      f'{flag("data.image_size")}.'
     )
   with one_line(f'{data_flag}: the column {image!r} cannot be read'):
     mode = getattr(column, 'mode', None)
@@ -811,6 +812,8 @@ def _one_label(label, num_classes):
     if len(label) != 1:
       raise ValueError(f'it has {len(label)} labels, {label}, and must have one')
     label = label[0]
+  if label is None or (isinstance(label, float) and math.isnan(label)):
+    raise ValueError('it has no label')
   if num_classes and label not in range(num_classes):
     raise ValueError(f'its label is {label}, not one of 0 to {num_classes - 1}')
   return int(label) if isinstance(label, bool) else label
@@ -833,7 +836,10 @@ def _decoded(picture, columns):
 def _user_rows(data_flag, split, client):
   if not client:
     return _UserRows(names=[''], rows=np.arange(len(split)), ends=[len(split)])
-  ids = np.asarray(split.select_columns([client]).with_format('numpy')[:][client])
+  column = split.select_columns([client])
+  if None in column[:][client]:
+    raise DataError(f'{data_flag}: the column {client!r} names no user in some rows.')
+  ids = np.asarray(column.with_format('numpy')[:][client])
   if ids.ndim != 1 or ids.dtype.kind not in 'iuU':
     raise DataError(f'{data_flag}: the column {client!r} must hold numbers or text.')
   names, numbers, sizes = np.unique(ids, return_inverse=True, return_counts=True)
