@@ -64,7 +64,7 @@ COPIED = {
     pictures={
       f'{_REPORT}/figures/test_accuracy.png': 'tutorial_accuracy.png',
       f'{_REPORT}/figures/partition.png': 'tutorial_partition.png',
-      f'{_REPORT}/figures/clients.png': 'tutorial_clients.png',
+      f'{_REPORT}/figures/class_shares.png': 'tutorial_clients.png',
       f'{_REPORT}/figures/contrastive_share.png': 'tutorial_contrastive_share.png',
       f'{_REPORT}/figures/tsne.png': 'tutorial_tsne.png',
     },
