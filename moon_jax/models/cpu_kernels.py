@@ -102,13 +102,29 @@ def _build(compiler: list[str], library: pathlib.Path) -> None:
   if _cache_folder:
     folder = user_cache.subfolder(_cache_folder, 'kernels')
     earlier_build = folder and folder / f'cpu_kernels-{key}.so'
-  if earlier_build and earlier_build.exists():
-    library.write_bytes(earlier_build.read_bytes())
+  if content := earlier_build and _intact(earlier_build):
+    library.write_bytes(content)
     return
   includes = [f'-I{folder}' for folder in (jax.ffi.include_dir(), _FOLDER)]
   run(*includes, *_SOURCES, '-o', library)
   if earlier_build:
-    user_cache.add(earlier_build, lambda file: file.write(library.read_bytes()))
+    user_cache.add(
+      earlier_build, lambda file: file.write(_with_digest(library.read_bytes()))
+    )
+
+
+def _with_digest(content: bytes) -> bytes:
+  return hashlib.sha256(content).digest() + content
+
+
+def _intact(path: pathlib.Path) -> bytes:
+  """What a file has behind its digest; b'' if it is absent or damaged."""
+  try:
+    kept = path.read_bytes()
+  except OSError:
+    return b''
+  content = kept[hashlib.sha256().digest_size :]
+  return content if _with_digest(content) == kept else b''
 
 
 def are_for(x: jax.Array) -> bool:
