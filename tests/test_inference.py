@@ -470,10 +470,10 @@ def test_a_split_of_a_source(workdir, loaded, tmp_path, capsys):
     ),
     (
       lambda folder: shutil.copy(next(folder.glob('3/*.png')), folder / 'stray.png'),
-      'has folders of classes, and pictures beside them',
+      'has folders of classes, and files outside of them',
     ),
     (
-      lambda folder: (folder / '3').rename(folder / 'images').rename(folder / 'x'),
+      lambda folder: shutil.move(folder / '3', folder / 'x/images'),
       'does not know the classes x; it has',
     ),
   ],

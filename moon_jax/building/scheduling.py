@@ -379,12 +379,11 @@ def local_work(
   smallest = int(np.argmin(sizes))
   if options.drop_last and sizes[smallest] < options.batch_size * batches_per_step:
     batches = 'a batch' if batches_per_step == 1 else f'{batches_per_step} batches'
+    batches_of_size = f'{batches} of {flag("batch_size", options.batch_size)}'
     raise UsageError(
       f'Client {client_name(smallest)} owns {sizes[smallest]} examples, less than '
-      f'{batches} of '
-      f'{flag("batch_size", options.batch_size)}: with {flag("drop_last", True)} it '
-      'would not train at all. Lower batch_size, or raise '
-      f'{flag("partition.min_size")}.'
+      f'{batches_of_size}: with {flag("drop_last", True)} it would not train at all. '
+      f'Lower batch_size, or raise {flag("partition.min_size")}.'
     )
   if options.local_epochs_min > options.local_epochs:
     raise KnobError(

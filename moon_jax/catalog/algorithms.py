@@ -376,7 +376,7 @@ ALGORITHMS = (
     'ditto',
     'Ditto',
     knobs=_DITTO_KNOBS,
-    metrics=metrics.PULLED,
+    metrics=metrics.PERSONAL_WITH_PULL,
     check=_averaged_statistics,
   ),
   _algorithm(

@@ -61,7 +61,7 @@ MIXTURE = {
   'alpha_mean': Metric("Share alpha of the clients' own models", 'mean of clients')
 }
 PERSONAL = {'personal_loss_mean': Metric('Training loss of personal models', 'nats')}
-PULLED = {
+PERSONAL_WITH_PULL = {
   'personal_loss_mean': Metric(
     'Training loss of personal models', 'nats, with the pull'
   )

@@ -148,6 +148,22 @@ def _check_statistics(group: str) -> Callable:
   )
 
 
+def _check_channels(group: str) -> Callable:
+  """As `_check_statistics`, and complains if two groups cannot share the channels."""
+  check_statistics = _check_statistics(group)
+
+  def check(values):
+    yield from check_statistics(values)
+    channels = values[f'{group}.channels']
+    if values[f'{group}.norm'] == 'group' and channels % 2:
+      yield (
+        f'{flag(f"{group}.channels", channels)} must be even with '
+        f'{flag(f"{group}.norm", "group")}, which has two groups.'
+      )
+
+  return check
+
+
 def _check_transformer(values: Mapping[str, Any]) -> Iterator[str]:
   """The complaint if the attention heads cannot share the width."""
   heads, width = values['transformer.heads'], values['transformer.width']
@@ -285,7 +301,7 @@ OTHERS = (
     'models.cnn_1d:Cnn1d',
     {'of_signals', 'normalized'},
     knobs=_CNN_1D_KNOBS | _NORM_KNOBS,
-    check=_check_statistics('cnn_1d'),
+    check=_check_channels('cnn_1d'),
   ),
   _part(
     'model',
@@ -293,7 +309,7 @@ OTHERS = (
     'models.cnn_3d:Cnn3d',
     {'of_volumes', 'normalized'},
     knobs=_CNN_3D_KNOBS | _NORM_KNOBS,
-    check=_check_statistics('cnn_3d'),
+    check=_check_channels('cnn_3d'),
   ),
   _part(
     'model',

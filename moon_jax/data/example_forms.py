@@ -386,8 +386,10 @@ def say_if_too_fine(
   """Prints a line if float32 cannot tell the numbers of a column or channel apart."""
   if form.content != 'numbers' or form.normalize == 'none':
     return
-  is_constant = std == 1.0  # its deviation of 0 has been replaced
-  is_far = (np.abs(mean) > _FAR_FROM_ZERO * std) & ~is_constant
+  # A deviation of 1 may stand for none: of a constant, or of numbers that are equal in
+  # float32, in which whole numbers differ up to 2^24.
+  nearest = np.where(std == 1.0, 2.0**24, _FAR_FROM_ZERO * std)
+  is_far = np.abs(mean) > nearest
   if is_far.any():
     place = np.unravel_index(np.flatnonzero(is_far)[0], is_far.shape)
     print(

@@ -110,6 +110,11 @@ def load_table(
     data_flag, expand(path), test_draw.test_fraction, has_texts=has_texts
   )
   label = assembled.label_name(data_flag, label, train.columns)
+  if label == client:
+    raise DataError(
+      f'{flag("data.client", client)} is the label, too: every client would have one '
+      'class.'
+    )
   if has_texts:
     columns = _text_columns(data_flag, train, text, label, client)
   else:
@@ -364,12 +369,18 @@ def _read(data_flag: str, path: pathlib.Path, *, has_texts: bool = False) -> Any
       # It warns if rows have more fields than the first line, whose rest it drops.
       with warnings.catch_warnings():
         warnings.simplefilter('error', pandas.errors.ParserWarning)
-        frame = pandas.read_csv(
-          file,
-          index_col=False,
-          keep_default_na=not has_texts,  # 'None' and 'N/A' are texts like others
-          na_values=[''],
-        )
+        try:
+          frame = pandas.read_csv(
+            file,
+            index_col=False,
+            keep_default_na=not has_texts,  # 'None' and 'N/A' are texts like others
+            na_values=[''],
+          )
+        except pandas.errors.ParserWarning:
+          raise DataError(
+            f'{owner} has rows with more fields than its first line: name every '
+            'column, or leave the numbers of the rows out.'
+          ) from None
     else:
       frame = _parquet_frame(pandas, path, file)
       names = [name if isinstance(name, str) else str(name) for name in frame.columns]
@@ -416,11 +427,6 @@ def _columns(
         f'{flag("data.categories", categories)} has {name!r}, which is the {use}: '
         'leave it out.'
       )
-  if label == client:
-    raise DataError(
-      f'{flag("data.client", client)} is the label, too: every client would have one '
-      'class.'
-    )
   used_names = {label, client, *category_names}
   numbers = [name for name in names if name not in used_names]
   for name in names:

@@ -395,6 +395,7 @@ def python_file(network: Description, facts: Facts, weights_name: str) -> str:
   else:
     reading = _DEEP_READING if facts.is_deep else _READING.format(mode=mode)
     text += _PICTURES.format(
+      also_imported=', ImageOps' if facts.is_upright else '',
       turned=_TURNED if facts.is_upright else '',
       reading=reading.format(sized=_RESIZED if facts.side else _OF_ONE_SIZE),
     )
@@ -589,6 +590,8 @@ _TURNED = """
   picture = ImageOps.exif_transpose(picture)"""
 
 _READING = """\
+  if picture.mode[0] in 'IF':
+    raise ValueError(f'{{{{path}}}} must have 8 bits in each channel.')
   if picture.mode == 'P':
     picture = picture.convert('RGBA')
   picture = picture.convert({mode!r})
@@ -610,7 +613,7 @@ _PICTURES = '''
 
 def read_picture(path):
   """A file of a picture -> [1, C, H, W], BLACK to WHITE, as in training."""
-  from PIL import Image, ImageOps
+  from PIL import Image{also_imported}
 
   picture = Image.open(path){turned}
 {reading}

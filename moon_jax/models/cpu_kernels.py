@@ -101,7 +101,7 @@ def _build(compiler: list[str], library: pathlib.Path) -> None:
   earlier_build = None
   if _cache_folder:
     folder = user_cache.subfolder(_cache_folder, 'kernels')
-    earlier_build = folder and folder / f'cpu_kernels-{key}.so'
+    earlier_build = folder and folder / f'cpu_kernels-{key}.checked'
   if content := earlier_build and _intact(earlier_build):
     library.write_bytes(content)
     return

@@ -211,7 +211,7 @@ class GroupNorm(nn.Module):
     if shape[0] % self.groups:
       raise UsageError(
         f'group normalisation has {self.groups} groups, and {shape[0]} channels cannot '
-        'be divided into them.'
+        'be divided into them: choose an even number.'
       )
     scale = widened(self.param('scale', _ONES, shape))
     bias = widened(self.param('bias', _ZEROS, shape))

@@ -239,9 +239,11 @@ def _rows(path, model):
   if labels is not None:
     labels = _renumbered(labels, (), model, input_flag)
   features = rows.features
-  is_whole = np.all(features == np.rint(features))
-  if is_whole and not model.form.dtype.startswith('float'):
-    features = features.astype(np.int64)  # a table of integers is read as floats
+  if not model.form.dtype.startswith('float'):
+    int32 = np.iinfo(np.int32)
+    whole = np.clip(features, int32.min, int32.max).astype(np.int64)
+    if np.array_equal(whole, features):
+      features = whole  # a table of integers is read as floats
   return Inputs(names=rows.names, labels=labels, chunks=iter([features]))
 
 
@@ -349,8 +351,8 @@ def _labels_of_folders(root, paths, model):
     return None
   if '' in unknown:
     raise UsageError(
-      f'{option("input", str(root))} has folders of classes, and pictures beside them: '
-      'put all in folders, or none.'
+      f'{option("input", str(root))} has folders of classes, and files outside of '
+      'them: put all in such folders, or none.'
     )
   if unknown:
     raise UsageError(

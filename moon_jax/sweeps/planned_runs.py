@@ -55,7 +55,13 @@ def sweep_runs(
     _, variant = config_lib.split(variant_choice)
     file_settings = config_lib.load(variant_choice)
     settings = config_lib.with_defaults(file_settings | knobs_of_words)
-    for changes in combinations(settings, over):
+    try:
+      all_changes = combinations(settings, over)
+    except ConfigError as error:
+      problems.extend(error.problems)
+      problems.extend(_problems_of([f'{option("config")}={variant_choice}', *words]))
+      continue
+    for changes in all_changes:
       name = cli.name_of(variant, changes)
       argv = [
         f'{option("config")}={variant_choice}',
@@ -71,6 +77,15 @@ def sweep_runs(
   if problems:
     raise ConfigError(dict.fromkeys(problems))
   return runs
+
+
+def _problems_of(argv: list[str]) -> tuple[str, ...]:
+  """What is wrong with a command line of `launch.py`."""
+  try:
+    cli.parse(argv)
+  except ConfigError as error:
+    return error.problems
+  return ()
 
 
 def _knob_and_value(word: str) -> tuple[str, str]:
@@ -104,13 +119,18 @@ def combinations(
   ]
   if problems:
     raise ConfigError(problems)
-  typed_settings = {}
-  for knob, value in settings.items():
-    if knob in all_knobs:
-      (typed_settings[knob],) = _typed(knob, [value], problems)
-  typed_over = [_typed(knob, values, problems) for knob, values in over.items()]
+  known_settings = {knob: settings[knob] for knob in settings if knob in all_knobs}
+  given_values = [*known_settings.items()]
+  given_values += [(knob, value) for knob, values in over.items() for value in values]
+  problems = [
+    problem
+    for knob, value in given_values
+    for problem in _problems_of_value(knob, value)
+  ]
   if problems:
     raise ConfigError(problems)
+  typed_settings = {knob: _typed(knob, value) for knob, value in known_settings.items()}
+  typed_over = [[_typed(knob, value) for value in over[knob]] for knob in over]
   changes_of_runs = []
   for values, typed_values in zip(
     itertools.product(*over.values()), itertools.product(*typed_over), strict=True
@@ -132,18 +152,23 @@ def combinations(
   return changes_of_runs
 
 
-def _typed(knob: str, values: Sequence[Any], problems: list[str]) -> list[Any]:
-  """Values or words of a command line as the knob's type; adds what does not fit."""
-  typed_values = []
-  for value in values:
-    if isinstance(value, str):
-      value = config_lib.from_word(knob, value)
-    try:
-      value = config_lib.convert(knob, value)
-    except ConfigError as error:
-      problems.extend(error.problems)
-    typed_values.append(value)
-  return typed_values
+def _typed(knob: str, value: Any) -> Any:
+  """A value, or a word of a command line, as the knob's type.
+
+  Raises:
+    ConfigError: it does not fit.
+  """
+  if isinstance(value, str):
+    value = config_lib.from_word(knob, value)
+  return config_lib.convert(knob, value)
+
+
+def _problems_of_value(knob: str, value: Any) -> tuple[str, ...]:
+  try:
+    _typed(knob, value)
+  except ConfigError as error:
+    return error.problems
+  return ()
 
 
 def in_one_folder(names: Sequence[str]) -> list[str]:

@@ -172,8 +172,7 @@ class Jobs(NamedTuple):
 def choose_jobs(device_counts: Sequence[int], num_cores: int, num_gpus: int) -> Jobs:
   """Chooses the number of processes.
 
-  The devices of one process share its compiling and its data, and two are 1.8 to 1.9
-  times as fast as one. Two processes on the same two cores gain a few percent. So a
+  The devices of one process share its compiling and its data, so they come first: a
   second process begins only where a run cannot use all cores.
 
   Args:

@@ -201,12 +201,16 @@ def test_the_file_for_pytorch_turns_pictures_as_the_run_did(tmp_path, monkeypatc
   exif = Image.Exif()
   exif[0x0112] = 6  # to be turned by 90 degrees clockwise
   Image.fromarray(picture).save(tmp_path / 'turned.png', exif=exif)
+  write(tmp_path / 'deep.png', numbers(0))
   for turns, pixels in ((False, picture), (True, np.rot90(picture, -1))):
     monkeypatch.setattr(exported, 'turns_pictures', lambda config, turns=turns: turns)
     model.save(tmp_path / 'model.py')
     _, probability = printed_by_the_file(tmp_path, 'turned.png')
     _, expected = expected_of(model, pixels[..., None])
     assert probability == pytest.approx(expected, abs=1e-4)
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+      printed_by_the_file(tmp_path, 'deep.png')
+    assert caught.value.stderr.endswith('must have 8 bits in each channel.\n')
     (tmp_path / 'model.py').unlink()
     (tmp_path / 'model_weights.safetensors').unlink()
 

@@ -373,6 +373,11 @@ def test_numbers_that_float32_cannot_tell_apart_are_told(tmp_path, capsys):
   federations.save_arrays(tmp_path / 'it.npz', arrays)
   load({'data.source': 'npz', 'data.path': str(tmp_path / 'it.npz')})
   assert 'number 0 of the examples' in capsys.readouterr().err
+  for split in ('train_x', 'test_x'):
+    arrays[split][:, 0] = 94105.0  # a constant, which becomes 0
+  federations.save_arrays(tmp_path / 'constant.npz', arrays)
+  load({'data.source': 'npz', 'data.path': str(tmp_path / 'constant.npz')})
+  assert 'of the examples' not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

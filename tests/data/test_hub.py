@@ -99,6 +99,7 @@ def test_one_label_of_each_row_is_its_class(feature, labels, names, client, tmp_
     (datasets.List(CATS), [[0, 1]] * 12, r'row 0 of train .* 2 labels, \[0, 1\]'),
     (datasets.List(CATS), [[0], []] * 6, r'row 1 of train .* 0 labels, \[\]'),
     (datasets.Value('bool'), [True, None] * 6, 'row 1 of train .* label is None'),
+    (datasets.Value('int64'), [0, None] * 6, 'row 1 of train .* it has no label'),
     (CATS, [0, -1] * 6, 'row 1 of train .* label is -1'),
     (datasets.Value('float32'), [0.0, 1.0] * 6, r"cast_column\('label', datasets.Val"),
     (datasets.ClassLabel(names=['cat']), [0] * 12, 'one class only'),
@@ -111,6 +112,14 @@ def test_other_labels_are_refused_in_one_line(
   split = rows(LEVELS['train'], labels, feature)
   with refused(DataError, message):
     load(saved(tmp_path, {'train': split, 'test': split}), client=client)
+
+
+def test_a_row_without_a_user_is_told(tmp_path):
+  split = rows(LEVELS['train'])
+  split = split.remove_columns('user').add_column('user', [0, None] * 6)
+  knobs = saved(tmp_path, {'train': split, 'test': split})
+  with refused(DataError, "the column 'user' names no user in some rows"):
+    load(knobs, client='user')
 
 
 def test_the_remedy_for_float_labels_helps(tmp_path):
@@ -170,7 +179,9 @@ def test_arrays_are_not_resized(tmp_path):
   split = datasets.Dataset.from_dict(columns, datasets.Features(features))
   knobs = saved(tmp_path, {'train': split, 'test': split})
   assert len(load(knobs).train_labels) == 4
-  with refused(DataError, 'has arrays, .* drop --config.data.image_size'):
+  with refused(
+    DataError, 'only pictures are resized, .* drop --config.data.image_size'
+  ):
     load(knobs, image_size=6)
 
 

@@ -160,7 +160,7 @@ def test_a_column_that_a_test_file_lacks_is_refused(name, tmp_path):
     # It would shift each row by one.
     (
       'age,dose,label\n61,3,1,0\n45,2,0,1\n',
-      'Length of header or names does not match',
+      'csv has rows with more fields than its first',
     ),
   ],
 )

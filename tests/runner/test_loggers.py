@@ -119,6 +119,7 @@ def test_a_run_and_its_resumption_are_one_run_of_wandb(tmp_path):
     row = (rows | second_rows)[line['round']]
     assert numbers(line, timing).items() <= row.items()
   saved_summary = json.loads((tmp_path / 'mine/a/summary.json').read_text())
+  assert summary['best_by'] == saved_summary['best_by'] == 'test_loss'
   assert summary['best_round'] == saved_summary['best_round']
   assert summary['best_test_accuracy'] == saved_summary['best_test_accuracy']
   kinds = [row[key] for row in rows.values() for key in row if key == PICTURE]

@@ -84,6 +84,12 @@ def test_all_mistakes_are_told_at_once():
   )
   with pytest.raises(ConfigError, match=r'--config\.mu is not a knob'):
     names(mu=['1'])
+  with pytest.raises(ConfigError) as caught:
+    names(words=['--config.sedd=1', '--config.num_rounds=x'], seed=['0', '1'])
+  assert caught.value.problems == (
+    "--config.num_rounds='x' must be a whole number.",
+    "--config.sedd is not a knob. Did you mean 'seed'?",
+  )
   with pytest.raises(ConfigError, match='--over=seed needs values'):
     names(seed=[])
 

@@ -812,10 +812,10 @@ def _one_label(label, num_classes):
     if len(label) != 1:
       raise ValueError(f'it has {len(label)} labels, {label}, and must have one')
     label = label[0]
-  if label is None or (isinstance(label, float) and math.isnan(label)):
-    raise ValueError('it has no label')
   if num_classes and label not in range(num_classes):
     raise ValueError(f'its label is {label}, not one of 0 to {num_classes - 1}')
+  if label is None or (isinstance(label, float) and math.isnan(label)):
+    raise ValueError('it has no label')
   return int(label) if isinstance(label, bool) else label
 
 
