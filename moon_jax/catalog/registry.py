@@ -208,6 +208,7 @@ def register(
       check=check,
       registered=source,
     )
+    _check_title(entry)
     _add(entry, source['origin'])
   except UsageError as error:
     raise UsageError(f'register_{kind}({name!r}): {error}.') from None
@@ -258,6 +259,16 @@ def _check_name(entry: Part, previous: Part | None, origin: str) -> None:
   }
   if entry.knobs and entry.name in groups:
     raise UsageError('the name is taken, as a group of knobs')
+
+
+def _check_title(entry: Part) -> None:
+  """Raises UsageError if another algorithm has the title, which reports show."""
+  if entry.kind != 'algorithm':
+    return
+  for part in _parts.values():
+    is_other = part.kind == entry.kind and part.name != entry.name
+    if is_other and part.title == entry.title:
+      raise UsageError(f'the title {entry.title!r} is that of {part.name!r}')
 
 
 def _is_declared(knob: Knob) -> bool:

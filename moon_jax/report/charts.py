@@ -376,7 +376,10 @@ def _line_label(series: Series, knob: str) -> str:
   if key == series.key:
     return series.label
   any_value = f'any {naming.short_name(knob)}'
-  label = naming.describe_series(key, series.runs[0].identity)
+  if knob in naming.PLAIN:  # one line also has the value of the plain mean
+    label = naming.describe(key)
+  else:
+    label = naming.describe_series(key, series.runs[0].identity)
   return f'{label}, {any_value}' if label else any_value
 
 

@@ -38,7 +38,9 @@ def select(runs: Sequence[Run], choice: Choice) -> list[Run]:
 
   def has_chosen_value(run, name):
     words = choice.where[name]
-    return name in run.used_knobs and any(_is(run.knobs[name], word) for word in words)
+    # A value may have commas itself, as a list of metrics has.
+    values = [*words, ','.join(words)]
+    return name in run.used_knobs and any(_is(run.knobs[name], word) for word in values)
 
   def is_chosen(run, name):
     # A run without a knob of the algorithm has all its values; a run of another data
@@ -238,7 +240,7 @@ def varying(runs: Sequence[Run], over: Sequence[str] = ()) -> list[str]:
   names = [name for name in varied if name not in over]
   if 'data.source' in names and 'data.name' not in (*names, *over):
     names.append('data.name')  # also if only one source has it
-  if DIGEST in names and _tell_data_sets_apart(names, runs):
+  if DIGEST in names and _tell_data_sets_apart([*names, *over], runs):
     names.remove(DIGEST)
   return names
 

@@ -175,7 +175,8 @@ def _remove_file(path: pathlib.Path) -> None:
 
 def _write_text(path: pathlib.Path, text: str) -> None:
   with core_files.new_file(path) as file:
-    file.write(text.encode())
+    # A name of a folder may be no UTF-8.
+    file.write(text.encode(errors='backslashreplace'))
 
 
 def _write_figures(folder: pathlib.Path, report: Report) -> None:

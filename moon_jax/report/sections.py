@@ -1,5 +1,6 @@
 """The sections of the page: the tables and charts under each heading."""
 
+import collections
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -180,11 +181,25 @@ def models(trained_models: Sequence[Model]) -> Section:
     'state of t-SNE for each; colour and number or name are the class. The confusion '
     'matrices count all test examples, and so do the accuracies for each class.',
     tables=list(_by_class(trained_models)),
-    charts=[
-      *(_embedding(model) for model in trained_models),
-      *(_confusion(model) for model in trained_models),
-    ],
+    charts=_with_own_names(
+      [
+        *(_embedding(model) for model in trained_models),
+        *(_confusion(model) for model in trained_models),
+      ]
+    ),
   )
+
+
+def _with_own_names(drawings: Sequence[Chart]) -> list[Chart]:
+  """The charts, of which no two have one name: runs/a_b and runs/a/b would."""
+  counts = collections.Counter()
+  renamed = []
+  for drawing in drawings:
+    counts[drawing.name] += 1
+    if counts[drawing.name] > 1:
+      drawing = drawing._replace(name=f'{drawing.name}-{counts[drawing.name]}')
+    renamed.append(drawing)
+  return renamed
 
 
 def _embedding(model: Model) -> Scatter:

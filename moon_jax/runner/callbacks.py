@@ -13,11 +13,12 @@ has callbacks.
 """
 
 import collections
+import contextlib
 import dataclasses
 import math
 import pathlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from moon_jax import catalog
 from moon_jax.building.experiment import Experiment
 from moon_jax.config import Config
 from moon_jax.core import activity
-from moon_jax.core.errors import DivergedError, UsageError
+from moon_jax.core.errors import DivergedError, RunError, UsageError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import ClientMetrics
 from moon_jax.platform import hosts
@@ -119,27 +120,49 @@ def callback_of(entry: Any) -> Callback:
 
 
 class CheckedCallback(Callback):
-  """A user's callback; what it changes in the round's line is checked."""
+  """A user's callback; what it changes in the round's line is checked.
+
+  If it calls `sys.exit`, the run has failed: as an exit, it would count as done.
+  """
 
   def __init__(self, callback: Callback):
     self._callback = callback
 
   def begin(self, run):
-    self._callback.begin(run)
+    with _no_exit():
+      self._callback.begin(run)
 
   def wants_state(self, number):
-    return self._callback.wants_state(number)
+    with _no_exit():
+      return self._callback.wants_state(number)
 
   def after_round(self, round):
-    record_before = dict(round.metrics)
-    self._callback.after_round(round)
+    record_before = {
+      name: list(value) if isinstance(value, list) else value
+      for name, value in round.metrics.items()
+    }
+    with _no_exit():
+      self._callback.after_round(round)
     _check_additions(round.metrics, record_before)
 
   def end(self):
-    self._callback.end()
+    with _no_exit():
+      self._callback.end()
 
   def close(self):
-    self._callback.close()
+    with _no_exit():
+      self._callback.close()
+
+
+@contextlib.contextmanager
+def _no_exit() -> Iterator[None]:
+  """Makes an error of a callback's `sys.exit`."""
+  try:
+    yield
+  except SystemExit as error:
+    raise RunError(
+      f'A callback has called sys.exit({error.code!r}): round.stop(REASON) ends a run.'
+    ) from error
 
 
 def _check_additions(record: Record, record_before: Record) -> None:
@@ -149,8 +172,12 @@ def _check_additions(record: Record, record_before: Record) -> None:
     UsageError: it is no finite number, has the name of another column, or another
       column has changed.
   """
-  for name in record_before:
-    if name not in record or record[name] is not record_before[name]:
+  for name, value in record_before.items():
+    is_list = isinstance(value, list)
+    is_same = name in record and (
+      record[name] == value if is_list else record[name] is value
+    )
+    if not is_same:
       raise UsageError(
         f'A callback has changed {name!r} in round.metrics: give its own number '
         'another name.'

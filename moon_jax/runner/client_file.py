@@ -299,6 +299,8 @@ def _members(path: pathlib.Path) -> Iterator[_Member]:
   data = files.contents(path)
   begin = 0
   while begin < len(data):
+    if not data[begin:].strip(b'\0'):
+      return  # after a power loss a file system may keep a size without its content
     decompressor = zlib.decompressobj(_GZIP)
     content, end = bytearray(), begin
     while not decompressor.eof and end < len(data):

@@ -15,6 +15,7 @@ from moon_jax.config import Config, used_value
 from moon_jax.config.cli import Request
 from moon_jax.core import files
 from moon_jax.core.errors import KnobError
+from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import State
 from moon_jax.platform import compile_cache, compiler, devices, hosts
@@ -263,6 +264,11 @@ def _all_callbacks(
   best_keepers = []
   if run.config.keep_best != 'none':
     best_keepers.append(BestKeeper(checkpoints, run.config, console.say))
+  elif checkpoints.best_manifest and run.rounds:
+    console.say(
+      'a best round is kept from an earlier start; with '
+      f'{flag("keep_best", "none")} later rounds are not compared with it'
+    )
   return [
     directory_holder,
     RecordBeginner(records, run.config.on_nonfinite),

@@ -132,6 +132,7 @@ def combinations(
   typed_settings = {knob: _typed(knob, value) for knob, value in known_settings.items()}
   typed_over = [[_typed(knob, value) for value in over[knob]] for knob in over]
   changes_of_runs = []
+  typed_changes_of_runs = []  # in which 1 and 1.0 are one value
   for values, typed_values in zip(
     itertools.product(*over.values()), itertools.product(*typed_over), strict=True
   ):
@@ -140,7 +141,9 @@ def combinations(
     changes = {
       knob: value for knob, value in combination.items() if catalog.is_used(knob, knobs)
     }
-    if changes not in changes_of_runs:
+    typed_changes = {knob: knobs[knob] for knob in changes}
+    if typed_changes not in typed_changes_of_runs:
+      typed_changes_of_runs.append(typed_changes)
       changes_of_runs.append(changes)
   unused = [
     knob for knob in over if not any(knob in changes for changes in changes_of_runs)

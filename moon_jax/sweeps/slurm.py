@@ -61,7 +61,7 @@ def submit(runs: Sequence[SweepRun], out: pathlib.Path, options: str) -> str:
   words = [
     'sbatch',
     f'--array=0-{len(runs) - 1}',
-    f'--output={out.absolute()}/slurm-%a.log',
+    f'--output={str(out.absolute()).replace("%", "%%")}/slurm-%a.log',
     *option_words,  # of two equal options, the last wins
     str(out / SCRIPT),
   ]

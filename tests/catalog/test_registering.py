@@ -348,6 +348,15 @@ def test_a_part_that_fails_in_another_file_of_the_users_names_it(folder, capsys)
   assert line.startswith("The algorithm 'mine' failed in helper_x.py, line 2: Attrib")
 
 
+def test_the_title_of_another_algorithm_is_refused(folder, capsys):
+  make = 'lambda: moon_jax.Algorithm()'
+  text = f'{HEAD}moon_jax.register_algorithm("my_moon", {make}, title="MOON")\n'
+  line = refused(folder, capsys, text, '--config.algorithm=my_moon', *TINY)
+  assert line.endswith(
+    "register_algorithm('my_moon'): the title 'MOON' is that of 'moon'."
+  )
+
+
 def test_a_name_that_another_file_registered_is_refused(folder, capsys):
   assert cli.parse(['--config=mine.py'])
   shutil.copy(folder / 'mine.py', folder / 'yours.py')

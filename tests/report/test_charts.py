@@ -113,6 +113,23 @@ def test_with_many_clients_some_are_drawn(tmp_path):
   assert (np.abs(np.diff(totals) - 4999 / 199) < 1).all()
 
 
+def test_runs_whose_names_are_one_file_name_have_pictures_of_their_own():
+  matrices = [
+    charts.Matrix(
+      name='confusion-a_b',
+      title=title,
+      x_label='predicted class',
+      y_label='true class',
+      values=np.eye(2),
+      unit='test examples',
+    )
+    for title in ('a/b', 'a_b')
+  ]
+  renamed = sections._with_own_names(matrices)
+  assert [chart.name for chart in renamed] == ['confusion-a_b', 'confusion-a_b-2']
+  assert [chart.title for chart in renamed] == ['a/b', 'a_b']
+
+
 def test_a_damaged_partition_is_not_drawn(tmp_path):
   path = write_run(tmp_path / 'a', [0.5, 0.6]) / 'partition.npz'
   path.write_bytes(path.read_bytes()[:-50])

@@ -131,6 +131,20 @@ def test_the_plain_server_is_named_where_it_is_asked_for(tmp_path):
   assert [*sweep.lines] == ['any server momentum']
 
 
+def test_a_line_over_the_rate_of_the_server_has_that_of_the_mean_too(tmp_path):
+  runs = {}
+  for name in ('sgd', 'adam'):
+    for rate in ('0.1', '1'):
+      server = f'server_optimizer.name={name} server_optimizer.learning_rate={rate}'
+      runs[f'{name}{rate}'] = ([0.5], f'algorithm=fedavg {server}')
+  write_runs(tmp_path, runs)
+  (sweep,) = charts.sweeps(settings_of(tmp_path))
+  assert {label: sorted(line) for label, line in sweep.lines.items()} == {
+    f'FedAvg, server_optimizer={name}, any server learning_rate': [0.1, 1.0]
+    for name in ('sgd', 'adam')
+  }
+
+
 def registered_model(name, digest):
   """The entry of a registered model in config.json."""
   return {

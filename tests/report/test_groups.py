@@ -97,6 +97,16 @@ def test_two_versions_of_one_data_set_are_two_settings(tmp_path):
   assert len(settings_of(tmp_path)) == 3
 
 
+def test_draws_of_a_test_are_averaged_if_asked(tmp_path):
+  drawn = 'data.source=imagefolder data.path=x data.test_fraction=0.2 data.test_seed'
+  write_runs(tmp_path, {f'r{seed}': ([0.5], f'{drawn}={seed}') for seed in range(3)})
+  for seed in range(3):  # the digest is that of the data after the draw
+    change_config(tmp_path / f'r{seed}', data_digest=str(seed) * 64)
+  assert len(settings_of(tmp_path)) == 3
+  (setting,) = settings_of(tmp_path, ('data.test_seed',))
+  assert len(setting.series[0].finished) == 3
+
+
 def test_a_setting_tells_the_data_set_that_one_source_has(tmp_path):
   tfds = 'data.source=tfds data.name=fashion_mnist'
   write_runs(tmp_path, {'a': ([0.5, 0.6], ''), 'b': ([0.7, 0.8], tfds)})
@@ -185,6 +195,12 @@ def test_where_leaves_runs_that_do_not_use_a_knob(tmp_path):
   )
   assert names_where(tmp_path, 'moon.mu=1') == ['f', 'm1']
   assert names_where(tmp_path, 'moon.mu=5') == ['f', 'm5']
+
+
+def test_where_takes_a_value_with_commas(tmp_path):
+  write_runs(tmp_path, {'a': ([0.5], 'metrics=auc,ece'), 'b': ([0.6], 'metrics=auc')})
+  assert names_where(tmp_path, 'metrics=auc,ece') == ['a', 'b']
+  assert names_where(tmp_path, 'metrics=ece,auc') == ['b']
 
 
 @pytest.fixture(scope='module')

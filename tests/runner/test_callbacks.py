@@ -6,6 +6,7 @@ import json
 import pathlib
 import shutil
 import signal
+import sys
 import threading
 import time
 
@@ -199,6 +200,22 @@ def test_what_is_no_column_of_a_callback_is_one_line(name, number, problem):
   with pytest.raises(UsageError, match=problem) as caught:
     checked.after_round(round)
   assert '\n' not in str(caught.value)
+
+
+def test_a_list_of_the_record_cannot_be_changed_either():
+  round = some_round(2)
+  round.metrics['clients'] = [0, 1]
+  checked = callbacks.CheckedCallback(
+    callbacks.callback_of(lambda round: round.metrics['clients'].pop() < 0)
+  )
+  with pytest.raises(UsageError, match="has changed 'clients'"):
+    checked.after_round(round)
+
+
+def test_a_callback_that_exits_has_failed():
+  checked = callbacks.CheckedCallback(callbacks.callback_of(lambda round: sys.exit(0)))
+  with pytest.raises(RunError, match=r'has called sys\.exit\(0\): round\.stop'):
+    checked.after_round(some_round(2))
 
 
 def test_what_is_no_column_of_a_callback_is_not_recorded(tmp_path, three_rounds):

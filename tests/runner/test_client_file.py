@@ -68,6 +68,10 @@ def test_resuming_removes_later_rounds_and_ends_with_the_same_bytes(tmp_path):
       for number in (20, 30):
         file.add(number, numbers_of(number))
     assert (tmp_path / CLIENTS).read_bytes() == whole
+  # After a power loss a file may end with zeros.
+  (tmp_path / CLIENTS).write_bytes(whole + bytes(5000))
+  with ClientFile(tmp_path, COLUMNS, tested_rounds=[10, 20, 30]):
+    assert (tmp_path / CLIENTS).read_bytes() == whole
   with ClientFile(tmp_path, COLUMNS, tested_rounds=[]):
     assert client_file.read(tmp_path) is None
 

@@ -280,6 +280,15 @@ def test_validation_examples_of_the_data_choose(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_kept_round_of_an_earlier_start_is_told(undisturbed, tmp_path, capsys):
+  shutil.copytree(undisturbed.workdir, tmp_path / 'run')
+  best_round = moon_jax.load(undisturbed.workdir, round='best').round
+  moon_jax.run(config({'keep_best': 'none', 'num_rounds': 7}), tmp_path / 'run')
+  assert 'a best round is kept from an earlier start; with' in capsys.readouterr().out
+  assert moon_jax.load(tmp_path / 'run', round='best').round == best_round
+
+
+@pytest.mark.slow
 def test_a_run_that_keeps_none_says_how(tmp_path, capsys):
   plain = config({'keep_best': 'none', 'num_rounds': 2})
   run = moon_jax.run(plain, tmp_path / 'run')

@@ -92,15 +92,15 @@ def values(items):
 
 @slow_with('wandb')
 def test_a_run_and_its_resumption_are_one_run_of_wandb(tmp_path):
-  chosen = '--config.best_by=loss'
-  run(tmp_path, '--config.logger=wandb', '--workdir=mine/a', chosen)
-  run(
-    tmp_path,
-    '--config.logger=wandb',
-    '--workdir=mine/a',
-    chosen,
-    '--config.num_rounds=3',
-  )
+  for num_rounds in (2, 3):
+    run(
+      tmp_path,
+      '--config.logger=wandb',
+      '--config.best_by=loss',
+      '--config.metrics=nll',
+      '--workdir=mine/a',
+      f'--config.num_rounds={num_rounds}',
+    )
   assert not (tmp_path / 'mine/a/tensorboard').exists()
   (first, rows, _), (second, second_rows, summary) = starts(tmp_path)
   ids = json.loads((tmp_path / 'mine/a/loggers.json').read_text())

@@ -96,6 +96,7 @@ def test_all_mistakes_are_told_at_once():
 
 def test_a_value_is_run_once():
   assert names(seed=['1', '1']) == ['seed=1']
+  assert names(moon__mu=['1', '1.0']) == ['moon.mu=1']
   with pytest.raises(ConfigError, match='--over and --config both set seed'):
     names(words=['--config.seed=7'], seed=['0', '1'])
 

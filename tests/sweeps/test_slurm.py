@@ -46,13 +46,14 @@ def two_runs(out, *words):
 def test_a_task_runs_its_command_and_is_requeued_when_its_time_is_over(
   stubs, tmp_path, state
 ):
-  out = tmp_path / "o u't\n$HOME"
+  out = tmp_path / "o u't\n$HOME 50%a"
   path = 'a "b";\n c/*.npz'
   runs = two_runs(out, '--config.data.source=npz', f'--config.data.path={path}')
   options = "-t 1:00:00 --comment='two words'"
   assert slurm.submit(runs, out, options) == 'Submitted batch job 7'
   *options_given, script, _ = (stubs / 'options').read_text().split('\0')
-  assert options_given[:2] == ['--array=0-1', f'--output={out}/slurm-%a.log']
+  folder = str(out).replace('%', '%%')
+  assert options_given[:2] == ['--array=0-1', f'--output={folder}/slurm-%a.log']
   assert options_given[2:] == ['-t', '1:00:00', '--comment=two words']
   environment = os.environ | {
     'SLURM_ARRAY_TASK_ID': '1',

@@ -20,9 +20,11 @@ class WeightsAndBiases(Logger):
   def __init__(self):
     self._wandb_run = None
     self._has_ended = False
+    self._last_round = 0
 
   def begin(self, run):
     self._run = run
+    self._last_round = len(run.history)
     run_id = loggers.known_id(run.workdir, 'wandb') or uuid.uuid4().hex[:8]
     workdir = run.workdir.absolute()
     try:
@@ -51,10 +53,12 @@ class WeightsAndBiases(Logger):
       super().after_round(round)
 
   def log_numbers(self, numbers, round_number):
+    self._last_round = round_number
     self._wandb_run.log(numbers, step=round_number)
 
   def log_picture(self, path):
-    self._wandb_run.log({path.stem: wandb.Image(str(path))})
+    # A step of its own would take the place of the next round, if the run goes on.
+    self._wandb_run.log({path.stem: wandb.Image(str(path))}, step=self._last_round)
 
   def end(self):
     self._has_ended = True
