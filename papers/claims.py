@@ -76,8 +76,10 @@ def rounds_to_fedavg(kept_runs: KeptRuns) -> Measure:
   def measure(run: KeptRun) -> float | None:
     if run.knobs['algorithm'] == 'fedavg':
       return run.knobs['num_rounds']
-    level = curve.endpoint(fedavg_runs[run.seed, run.data_digest], end=100)
-    return curve.rounds_to(level, run, end=100)
+    fedavg = fedavg_runs.get((run.seed, run.data_digest))
+    if fedavg is None:
+      return None
+    return curve.rounds_to(curve.endpoint(fedavg, end=100), run, end=100)
 
   return measure
 

@@ -12,6 +12,7 @@ line for each partition:
 """
 
 import collections
+import fcntl
 import json
 import pathlib
 import sys
@@ -85,12 +86,17 @@ def _configuration(knobs: Mapping, data_dir: str) -> config_lib.Config:
 
 
 def add(table: pathlib.Path, run: pathlib.Path) -> None:
-  """Adds the partition of a run directory to a table, if the run has recorded it."""
+  """Adds the partition of a run directory to a table, if the run has recorded it.
+
+  Processes that add to one table wait for each other.
+  """
   path = run / run_directory.PARTITION
   if path.is_file():
     with np.load(path) as arrays:
       counts = arrays['class_counts']
-    write(table, read(table) | {run.resolve().name: counts})
+    with open(table.with_suffix('.lock'), 'w') as lock:
+      fcntl.flock(lock, fcntl.LOCK_EX)
+      write(table, read(table) | {run.resolve().name: counts})
 
 
 def write(table: pathlib.Path, counts_of_runs: Mapping[str, np.ndarray]) -> None:
@@ -112,8 +118,8 @@ def main(argv: Sequence[str]) -> int:
   def program():
     if len(argv) != 1:
       raise UsageError('python -m papers.partitions DATA_DIR')
-    runs = kept_runs.read_all(PAPERS / 'runs').values()
-    dealt = [run for run in runs if run.knobs['partition.name'] != 'natural']
+    runs = kept_runs.read_all(PAPERS / 'runs') | kept_runs.read_all(PAPERS / 'frozen')
+    dealt = [run for run in runs.values() if run.knobs['partition.name'] != 'natural']
     write(TABLE, read(TABLE) | deal(dealt, data_dir=argv[0]))
     return ExitCode.DONE
 

@@ -164,8 +164,9 @@ def work(
         if not _is_kept(run, results):
           print(f'{run.name}: {running.state_of(run)}', flush=True)
           start.run(run.request, stop, load=load)
-          print('kept', kept_runs.keep_run(workdir, results), flush=True)
+          # Before the run counts as kept: a kill in between must lose nothing.
           partitions.add(results.parent / partitions.TABLE.name, workdir)
+          print('kept', kept_runs.keep_run(workdir, results), flush=True)
           stop.check(run.request.config.num_rounds)  # requested in the last round
       busy_names.clear()
     except run_directory.BusyError:

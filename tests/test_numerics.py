@@ -2,6 +2,7 @@
 
 import json
 import re
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -42,10 +43,31 @@ def test_a_change_of_the_last_bit_is_told_where_bits_are_equal_and_allowed_elsew
   assert re.search('digits_moon.*more than rounding', numerics.difference(wrong, kept))
 
 
+def test_processes_that_add_a_partition_at_once_lose_none(tmp_path):
+  for number in range(16):
+    (tmp_path / f'run{number}').mkdir()
+    counts = np.full((2, 2), number)
+    np.savez(tmp_path / f'run{number}/partition.npz', class_counts=counts)
+  table = tmp_path / 'partitions.jsonl'
+  with futures.ThreadPoolExecutor(8) as pool:
+    adding = [
+      pool.submit(partitions.add, table, tmp_path / f'run{number}')
+      for number in range(16)
+    ]
+  for added in adding:
+    added.result()
+  counts_of_runs = partitions.read(table)
+  assert len(counts_of_runs) == 16
+  assert all(name == f'run{counts[0, 0]}' for name, counts in counts_of_runs.items())
+
+
 def test_every_kept_run_has_its_partition():
   class_counts = partitions.read(partitions.TABLE)
-  runs = kept_runs.read_all(ROOT / 'papers/runs').values()
-  dealt = {run.name for run in runs if run.knobs['partition.name'] != 'natural'}
+  papers = ROOT / 'papers'
+  runs = kept_runs.read_all(papers / 'runs') | kept_runs.read_all(papers / 'frozen')
+  dealt = {
+    run.name for run in runs.values() if run.knobs['partition.name'] != 'natural'
+  }
   assert len(dealt) > 200
   assert class_counts.keys() >= dealt
   for name in ('moon_cvpr21_fedavg_seed0', 'curve_shards_2_moon_seed1'):

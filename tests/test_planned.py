@@ -24,6 +24,10 @@ def test_p_values_by_hand():
   assert planned.signed_rank_p([-n for n in range(1, 9)]) == pytest.approx(2 / 256)
   # A loss by divergence has rank 3; the positive ranks are 1 + 2, as before.
   assert planned.signed_rank_p([0.1, 0.2, -math.inf]) == 1
+  # Equal sizes share their rank, though 0.1 + 0.2 is not 0.3; 0 has no rank.
+  assert planned.signed_rank_p([0.3, -(0.1 + 0.2)]) == 1
+  of_ties = planned.signed_rank_p([0.3, -(0.1 + 0.2), 0.5, 0.7, 0.9, 1.1, 1.3, 1e-14])
+  assert of_ties == planned.signed_rank_p([1.5, -1.5, 3, 4, 5, 6, 7])
   # Two share ranks 2 and 3: sums 1 and 5, as extreme in 4 of 8 assignments (0, 1).
   assert planned.signed_rank_p([0.1, -math.inf, -math.inf]) == pytest.approx(4 / 8)
 
@@ -82,6 +86,10 @@ def test_a_run_that_diverged_is_the_lowest(runs):
 
 
 def test_a_run_of_another_commit_is_refused(runs, monkeypatch):
+  run = next(iter(runs.values()))
+  run.provenance['git_commit'] = f'{"a" * 40}+changes'
+  with pytest.raises(UsageError, match='seed4 must be of commit aaaaaaaa'):
+    planned.planned_table(runs, {})
   monkeypatch.setattr(planned, 'COMMIT', 'b' * 8)
   with pytest.raises(UsageError, match='seed4 must be of commit bbbbbbbb'):
     planned.planned_table(runs, {})
