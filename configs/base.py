@@ -120,8 +120,8 @@ this list; the knobs are declared in moon_jax/catalog/.
   --config.data.test_split=                     name of the test split; '' finds it
   --config.data.categories=                     columns of words or codes, with commas
                                                 between
-  --config.data.test_fraction=0.0               fraction of each class drawn for the
-                                                test; 0 draws none; in [0, 1)
+  --config.data.test_fraction=0.0               fraction of each class, or user, drawn
+                                                for the test; 0: none; in [0, 1)
   --config.data.test_seed=0                     seed of the draw of test examples; in
                                                 [0, 2147483647]
   --config.data.image_size=0                    side of resized images in pixels; 0

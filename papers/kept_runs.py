@@ -6,8 +6,9 @@ A kept run is one file, NAME.jsonl.gz: JSON Lines, packed by gzip.
   all other lines   metrics.jsonl, as the run wrote it
 
 `zcat papers/runs/NAME.jsonl.gz` shows it. The files in papers/diverged/ (runs that
-ended with a number that is not finite) and in papers/repeated/ (runs that were repeated
-on another machine) have the same form.
+ended with a number that is not finite), in papers/repeated/ (runs that were repeated
+on another machine) and in papers/frozen/ (runs of the next plan of docs/experiments.md,
+all of one commit) have the same form.
 """
 
 import gzip

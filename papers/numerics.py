@@ -105,7 +105,6 @@ def compute() -> Records:
   import jax
 
   import moon_jax
-  from moon_jax.models import cpu_kernels
 
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
@@ -125,8 +124,15 @@ def compute() -> Records:
       moon_jax.run(config, workdir=folder / run_name)
       text = (folder / run_name / 'metrics.jsonl').read_text()
       lines[run_name] = text.splitlines()
+  return Records(lines, jax.__version__, arithmetic())
+
+
+def arithmetic() -> str:
+  """What decides the bits, besides JAX: the processor, and whether C++ is there."""
+  from moon_jax.models import cpu_kernels
+
   kernels = 'without C++' if cpu_kernels.fault() else 'C++'
-  return Records(lines, jax.__version__, f'{_processor()}, {kernels}')
+  return f'{_processor()}, {kernels}'
 
 
 def _write_enlarged_digits(path: pathlib.Path) -> None:

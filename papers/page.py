@@ -40,6 +40,7 @@ class Paths(NamedTuple):
   diverged: pathlib.Path
   repeated: pathlib.Path
   frozen: pathlib.Path
+  frozen_diverged: pathlib.Path
   partitions: pathlib.Path
   pictures: pathlib.Path
   page: pathlib.Path
@@ -54,6 +55,7 @@ class Paths(NamedTuple):
       diverged=papers / 'diverged',
       repeated=papers / 'repeated',
       frozen=papers / 'frozen',
+      frozen_diverged=papers / 'frozen/diverged',
       partitions=papers / 'partitions.jsonl',
       pictures=root / 'docs/images/experiments',
       page=root / 'docs/experiments.md',
@@ -84,12 +86,16 @@ class Evidence:
     runs: name -> finished run.
     diverged: name -> run that ended with a number that is not finite.
     repeated: name -> run that was repeated on another machine.
+    frozen: name -> finished run of the next plan, whose runs are all of one commit.
+    frozen_diverged: name -> run of the next plan that diverged.
   """
 
   def __init__(self, paths: Paths, redraw: bool):
     self.runs = kept_runs.read_all(paths.runs)
     self.diverged = kept_runs.read_all(paths.diverged, finished=False)
     self.repeated = kept_runs.read_all(paths.repeated)
+    self.frozen = kept_runs.read_all(paths.frozen)
+    self.frozen_diverged = kept_runs.read_all(paths.frozen_diverged, finished=False)
     self._paths = paths
     link = paths.pictures.relative_to(paths.page.parent).as_posix()
     self._pictures = Pictures(paths.pictures, link, redraw)
@@ -256,10 +262,7 @@ class Evidence:
 
   def planned_table(self) -> str:
     """The planned comparisons on one commit, or how many runs are left."""
-    frozen = self._paths.frozen
-    runs = kept_runs.read_all(frozen)
-    diverged = kept_runs.read_all(frozen / 'diverged', finished=False)
-    return _text(planned.planned_table(runs, diverged))
+    return _text(planned.planned_table(self.frozen, self.frozen_diverged))
 
   def repeated_table(self) -> str:
     """Endpoints of the runs that were repeated, kept and repeated."""
@@ -278,6 +281,10 @@ class Evidence:
   def costs(self) -> str:
     """Seeds, cost, machine and commits of all kept runs."""
     return _text(tables.costs(self.runs))
+
+  def frozen_costs(self) -> str:
+    """The same of the finished runs of the next plan."""
+    return _text(tables.costs(self.frozen))
 
   def not_run(self) -> str:
     """The variants without a run of full length."""

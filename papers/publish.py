@@ -49,8 +49,9 @@ def publish(paths: Paths, folder: pathlib.Path) -> None:
     UsageError: there is no Chromium, or a run is damaged.
   """
   files.make_folder(folder)
-  finished = kept_runs.read_all(paths.runs)
+  finished = kept_runs.read_all(paths.runs) | kept_runs.read_all(paths.frozen)
   diverged = kept_runs.read_all(paths.diverged, finished=False)
+  diverged |= kept_runs.read_all(paths.frozen_diverged, finished=False)
   counts = partitions.read(paths.partitions)
   records = pd.concat(
     [

@@ -210,13 +210,15 @@ def skew_table(
 
 
 def costs(kept_runs_of_page: KeptRuns) -> list[str]:
-  """Seeds, cost, machine and commits of all kept runs, folded up for each file."""
+  """Seeds, cost, machine and commits of kept runs, folded up for each file of them."""
   lines = []
   for file in FILES:
     rows = rows_of(
       file, [*config_lib.variants(f'configs/{file}.py')], kept_runs_of_page
     )
     rows = [row for row in rows if row.runs]
+    if not rows:
+      continue
     runs = [run for row in rows for run in row.runs]
     hours = sum(run.provenance.get('cost', {}).get('seconds', 0) for run in runs) / 3600
     head = ('variant', 'seeds', 's a round', 'minutes in all', 'machine', 'commits')

@@ -50,7 +50,7 @@ def read(folder):
   return runs
 
 
-RUNS, DIVERGED, REPEATED = map(read, ('runs', 'diverged', 'repeated'))
+RUNS, DIVERGED, REPEATED, FROZEN = map(read, ('runs', 'diverged', 'repeated', 'frozen'))
 
 
 def end(name, last, column='test_accuracy', scale=100, runs=RUNS):
@@ -458,10 +458,10 @@ def rivals(page):
     yield f'{title} | {" | ".join(cells)} | {seeds} |'
 
 
-def costs(page):
-  """The rows of the costs, each from the records of its runs."""
-  section = page.partition('### Costs and commits')[2]
-  left = set(RUNS)
+def costs(page, heading, records):
+  """The rows of the costs of a section, each from the records of its runs."""
+  section = page.partition(f'### {heading}\n')[2].partition('\n### ')[0]
+  left = set(records)
   for file, table in re.findall(
     r'<summary>(\w+): .*?</summary>(.*?)</det', section, re.S
   ):
@@ -473,19 +473,19 @@ def costs(page):
       runs = [
         name
         for name in left
-        if f'configs/{file}.py:{variant} ' in f'{RUNS[name][0]["command"]} '
-        and RUNS[name][0]['config']['seed'] in map(int, seeds.split(','))
-        and sorted(changes) == sorted(changes_of(RUNS[name][0]['command']))
+        if f'configs/{file}.py:{variant} ' in f'{records[name][0]["command"]} '
+        and records[name][0]['config']['seed'] in map(int, seeds.split(','))
+        and sorted(changes) == sorted(changes_of(records[name][0]['command']))
       ]
-      runs.sort(key=lambda name: RUNS[name][0]['config']['seed'])
+      runs.sort(key=lambda name: records[name][0]['config']['seed'])
       assert len(runs) == len(seeds.split(',')), words
       left -= {*runs}
       num_runs += len(runs)
-      spent = [RUNS[name][0].get('cost', {}) for name in runs]
+      spent = [records[name][0].get('cost', {}) for name in runs]
       seconds += sum(cost.get('seconds', 0) for cost in spent)
       median = f'{np.median([c["median"] for c in spent if "median" in c]):.1f}'
       minutes = f'{sum(cost.get("seconds", 0) for cost in spent) / 60:.0f}'
-      commits = ', '.join(dict.fromkeys(commits_of(RUNS[name][0]) for name in runs))
+      commits = ', '.join(dict.fromkeys(commits_of(records[name][0]) for name in runs))
       machine = row.split(' | ')[4]
       cells = [f'`{words}`', seeds, median, minutes, machine, f'{commits} |']
       yield '| ' + ' | '.join(cells)
@@ -755,7 +755,10 @@ EXPECTED = {
   'appendix': lambda: tables_of_the_appendix(),
   'rivals': lambda: rivals(PAGE),
   'outside pictures': lambda: outside_pictures(),
-  'costs': lambda: costs(PAGE),
+  'costs': lambda: costs(PAGE, 'Costs and commits', RUNS),
+  'costs of the next plan': lambda: costs(
+    PAGE, 'The plan of the curve, and the next one', FROZEN
+  ),
   'sentences': lambda: sentences(),
   'not run': lambda: not_run(PAGE),
 }

@@ -24,11 +24,15 @@ def test_the_published_files_have_every_record_and_the_answer_on_two_pages(
   code = build.main(['publish', str(tmp_path)])
   assert code == (ExitCode.DONE if has_browser else ExitCode.USAGE)
   table = pd.read_parquet(tmp_path / 'experiments.parquet')
-  paths = [*(ROOT / 'papers/runs').iterdir(), *(ROOT / 'papers/diverged').iterdir()]
+  folders = ('runs', 'diverged', 'frozen', 'frozen/diverged')
+  paths = [
+    path for folder in folders for path in (ROOT / 'papers' / folder).glob('*.gz')
+  ]
   lines_of_runs = {
     path.name.removesuffix('.jsonl.gz'): gzip.decompress(path.read_bytes()).splitlines()
     for path in paths
   }
+  assert len(lines_of_runs) == len(paths)
   assert len(table) == sum(len(lines) - 1 for lines in lines_of_runs.values())
   assert set(table['run']) == set(lines_of_runs)
   of_run = table[table['run'] == 'moon_cvpr21_moon_seed1']

@@ -103,7 +103,7 @@ def test_draws_of_a_test_are_averaged_if_asked(tmp_path):
   for seed in range(3):  # the digest is that of the data after the draw
     change_config(tmp_path / f'r{seed}', data_digest=str(seed) * 64)
   assert len(settings_of(tmp_path)) == 3
-  (setting,) = settings_of(tmp_path, ('data.test_seed',))
+  (setting,) = settings_of(tmp_path, over=('data.test_seed',))
   assert len(setting.series[0].finished) == 3
 
 
