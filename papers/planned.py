@@ -97,9 +97,10 @@ def planned_table(runs: KeptRuns, diverged: KeptRuns) -> list[str]:
     UsageError: a run is of another commit than the planned one.
   """
   for name, run in [*runs.items(), *diverged.items()]:
-    commit = str(run.provenance.get('git_commit'))
-    if not commit.startswith(COMMIT) or '+' in commit:  # '+changes'
-      raise UsageError(f'{name} must be of commit {COMMIT}, as all runs of the plan.')
+    for start in [*run.provenance.get('earlier', []), run.provenance]:
+      commit = str(start.get('git_commit'))
+      if not commit.startswith(COMMIT) or '+' in commit:  # '+changes'
+        raise UsageError(f'{name} must be of commit {COMMIT}, as all runs of the plan.')
   if left := num_left(runs, diverged):
     num_planned = len(SKEWS) * 2 * len(SEEDS)
     return [

@@ -16,10 +16,10 @@ SITES = ['city', 'clinic', 'coast', 'north', 'rural']
 
 
 def commands():
-  """The words of each command of the page."""
+  """The words of each command of the page, but for the installation."""
   blocks = '\n'.join(re.findall(r'^```sh\n(.*?)^```', PAGE, re.M | re.S))
   lines = blocks.replace('\\\n', ' ').splitlines()
-  return [shlex.split(line) for line in lines if line.strip()]
+  return [shlex.split(line) for line in lines if line.strip() and 'venv' not in line]
 
 
 def run(words, folder):

@@ -86,10 +86,15 @@ def test_a_run_that_diverged_is_the_lowest(runs):
 
 
 def test_a_run_of_another_commit_is_refused(runs, monkeypatch):
+  with monkeypatch.context() as changed:
+    changed.setattr(planned, 'COMMIT', 'b' * 8)
+    with pytest.raises(UsageError, match='seed4 must be of commit bbbbbbbb'):
+      planned.planned_table(runs, {})
   run = next(iter(runs.values()))
-  run.provenance['git_commit'] = f'{"a" * 40}+changes'
+  run.provenance['earlier'] = [{'git_commit': 'b' * 40}]
   with pytest.raises(UsageError, match='seed4 must be of commit aaaaaaaa'):
     planned.planned_table(runs, {})
-  monkeypatch.setattr(planned, 'COMMIT', 'b' * 8)
-  with pytest.raises(UsageError, match='seed4 must be of commit bbbbbbbb'):
+  run.provenance['earlier'] = []
+  run.provenance['git_commit'] = f'{"a" * 40}+changes'
+  with pytest.raises(UsageError, match='seed4 must be of commit aaaaaaaa'):
     planned.planned_table(runs, {})

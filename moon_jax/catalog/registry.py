@@ -267,6 +267,9 @@ def _check_title(entry: Part) -> None:
     return
   for part in _parts.values():
     is_other = part.kind == entry.kind and part.name != entry.name
+    # A file that is read again may have renamed its algorithm.
+    origins = [(each.registered or {}).get('origin') for each in (part, entry)]
+    is_other = is_other and origins[0] != origins[1]
     if is_other and part.title == entry.title:
       raise UsageError(f'the title {entry.title!r} is that of {part.name!r}')
 

@@ -394,7 +394,7 @@ def say_if_too_fine(
     place = np.unravel_index(np.flatnonzero(is_far)[0], is_far.shape)
     print(
       f'{data_flag}: number {", ".join(map(str, place))} of the examples (counted from '
-      f'0) is about {mean[place]:.9g} and deviates by {std[place]:.3g}: float32 keeps '
-      'little of the difference. Subtract its mean before you save it.',
+      f'0) is about {mean[place]:.9g}: float32 keeps little of what is between the '
+      'examples. Subtract its mean before you save it, or leave a constant out.',
       file=sys.stderr,
     )

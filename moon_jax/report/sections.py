@@ -1,6 +1,5 @@
 """The sections of the page: the tables and charts under each heading."""
 
-import collections
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -192,13 +191,16 @@ def models(trained_models: Sequence[Model]) -> Section:
 
 def _with_own_names(drawings: Sequence[Chart]) -> list[Chart]:
   """The charts, of which no two have one name: runs/a_b and runs/a/b would."""
-  counts = collections.Counter()
+  first_names = {drawing.name for drawing in drawings}
+  given_names: set[str] = set()
   renamed = []
   for drawing in drawings:
-    counts[drawing.name] += 1
-    if counts[drawing.name] > 1:
-      drawing = drawing._replace(name=f'{drawing.name}-{counts[drawing.name]}')
-    renamed.append(drawing)
+    name, number = drawing.name, 1
+    while name in given_names or (number > 1 and name in first_names):
+      number += 1
+      name = f'{drawing.name}-{number}'
+    given_names.add(name)
+    renamed.append(drawing._replace(name=name))
   return renamed
 
 

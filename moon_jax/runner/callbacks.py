@@ -173,10 +173,9 @@ def _check_additions(record: Record, record_before: Record) -> None:
       column has changed.
   """
   for name, value in record_before.items():
-    is_list = isinstance(value, list)
-    is_same = name in record and (
-      record[name] == value if is_list else record[name] is value
-    )
+    is_same = name in record and record[name] is value
+    if type(value) is list:  # a copy: the list itself may have been changed
+      is_same = type(record.get(name)) is list and record[name] == value
     if not is_same:
       raise UsageError(
         f'A callback has changed {name!r} in round.metrics: give its own number '

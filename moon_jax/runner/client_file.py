@@ -287,6 +287,10 @@ class _Member(NamedTuple):
   round: int
 
 
+# After a power loss a file system may keep the size of a file without its last bytes.
+_LOST = bytes(16)
+
+
 def _members(path: pathlib.Path) -> Iterator[_Member]:
   """The whole members of the file; none if there is no file.
 
@@ -299,13 +303,16 @@ def _members(path: pathlib.Path) -> Iterator[_Member]:
   data = files.contents(path)
   begin = 0
   while begin < len(data):
-    if not data[begin:].strip(b'\0'):
-      return  # after a power loss a file system may keep a size without its content
     decompressor = zlib.decompressobj(_GZIP)
     content, end = bytearray(), begin
     while not decompressor.eof and end < len(data):
       block = data[end : end + _BLOCK_BYTES]
-      content += decompressor.decompress(block, files.MOST_TEXT_BYTES)
+      try:
+        content += decompressor.decompress(block, files.MOST_TEXT_BYTES)
+      except zlib.error:
+        if data.endswith(_LOST):
+          return
+        raise
       if decompressor.unconsumed_tail or len(content) > files.MOST_TEXT_BYTES:
         raise ValueError(f'a round has more than {files.MOST_TEXT_BYTES:,} bytes')
       end += len(block) - len(decompressor.unused_data)

@@ -59,7 +59,8 @@ def sweep_runs(
       all_changes = combinations(settings, over)
     except ConfigError as error:
       problems.extend(error.problems)
-      problems.extend(_problems_of([f'{option("config")}={variant_choice}', *words]))
+      unknown = knobs_of_words.keys() - catalog.every_knob().keys()
+      problems.extend(unknown_knob(knob) for knob in sorted(unknown))
       continue
     for changes in all_changes:
       name = cli.name_of(variant, changes)
@@ -77,15 +78,6 @@ def sweep_runs(
   if problems:
     raise ConfigError(dict.fromkeys(problems))
   return runs
-
-
-def _problems_of(argv: list[str]) -> tuple[str, ...]:
-  """What is wrong with a command line of `launch.py`."""
-  try:
-    cli.parse(argv)
-  except ConfigError as error:
-    return error.problems
-  return ()
 
 
 def _knob_and_value(word: str) -> tuple[str, str]:

@@ -202,12 +202,21 @@ def test_what_is_no_column_of_a_callback_is_one_line(name, number, problem):
   assert '\n' not in str(caught.value)
 
 
-def test_a_list_of_the_record_cannot_be_changed_either():
+@pytest.mark.parametrize(
+  'change',
+  [
+    lambda metrics: metrics['clients'].pop(),
+    lambda metrics: metrics.update(clients=np.array([0, 1])),
+    lambda metrics: metrics.pop('clients'),
+  ],
+)
+def test_a_list_of_the_record_cannot_be_changed_either(change):
+  def change_list(round):
+    change(round.metrics)
+
   round = some_round(2)
   round.metrics['clients'] = [0, 1]
-  checked = callbacks.CheckedCallback(
-    callbacks.callback_of(lambda round: round.metrics['clients'].pop() < 0)
-  )
+  checked = callbacks.CheckedCallback(callbacks.callback_of(change_list))
   with pytest.raises(UsageError, match="has changed 'clients'"):
     checked.after_round(round)
 

@@ -72,6 +72,9 @@ def test_resuming_removes_later_rounds_and_ends_with_the_same_bytes(tmp_path):
   (tmp_path / CLIENTS).write_bytes(whole + bytes(5000))
   with ClientFile(tmp_path, COLUMNS, tested_rounds=[10, 20, 30]):
     assert (tmp_path / CLIENTS).read_bytes() == whole
+  (tmp_path / CLIENTS).write_bytes(whole[:-30] + bytes(5000))
+  with ClientFile(tmp_path, COLUMNS, tested_rounds=[10, 20]):
+    assert client_file.read(tmp_path).rounds.tolist() == [10, 20]
   with ClientFile(tmp_path, COLUMNS, tested_rounds=[]):
     assert client_file.read(tmp_path) is None
 

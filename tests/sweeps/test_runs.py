@@ -94,6 +94,13 @@ def test_all_mistakes_are_told_at_once():
     names(seed=[])
 
 
+def test_no_mistake_is_told_that_a_value_of_the_sweep_removes():
+  fraction = ['--config.attack.fraction=0.2']
+  with pytest.raises(ConfigError) as caught:
+    names(words=fraction, attack__name=['sign_flip'], sedd=['0', '1'])
+  assert caught.value.problems == ("--config.sedd is not a knob. Did you mean 'seed'?",)
+
+
 def test_a_value_is_run_once():
   assert names(seed=['1', '1']) == ['seed=1']
   assert names(moon__mu=['1', '1.0']) == ['moon.mu=1']

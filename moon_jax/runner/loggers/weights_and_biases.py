@@ -58,7 +58,8 @@ class WeightsAndBiases(Logger):
 
   def log_picture(self, path):
     # A step of its own would take the place of the next round, if the run goes on.
-    self._wandb_run.log({path.stem: wandb.Image(str(path))}, step=self._last_round)
+    step = max(self._last_round, self._wandb_run.starting_step)
+    self._wandb_run.log({path.stem: wandb.Image(str(path))}, step=step)
 
   def end(self):
     self._has_ended = True
