@@ -86,17 +86,19 @@ def _configuration(knobs: Mapping, data_dir: str) -> config_lib.Config:
 
 
 def add(table: pathlib.Path, run: pathlib.Path) -> None:
-  """Adds the partition of a run directory to a table, if the run has recorded it.
-
-  Processes that add to one table wait for each other.
-  """
+  """Adds the partition of a run directory to a table, if the run has recorded it."""
   path = run / run_directory.PARTITION
   if path.is_file():
     with np.load(path) as arrays:
       counts = arrays['class_counts']
-    with open(table.with_suffix('.lock'), 'w') as lock:
-      fcntl.flock(lock, fcntl.LOCK_EX)
-      write(table, read(table) | {run.resolve().name: counts})
+    _add_all(table, {run.resolve().name: counts})
+
+
+def _add_all(table: pathlib.Path, counts_of_runs: Mapping[str, np.ndarray]) -> None:
+  """Adds partitions to a table; processes that add to one table wait for each other."""
+  with open(table.with_suffix('.lock'), 'w') as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    write(table, read(table) | counts_of_runs)
 
 
 def write(table: pathlib.Path, counts_of_runs: Mapping[str, np.ndarray]) -> None:
@@ -120,7 +122,7 @@ def main(argv: Sequence[str]) -> int:
       raise UsageError('python -m papers.partitions DATA_DIR')
     runs = kept_runs.read_all(PAPERS / 'runs') | kept_runs.read_all(PAPERS / 'frozen')
     dealt = [run for run in runs.values() if run.knobs['partition.name'] != 'natural']
-    write(TABLE, read(TABLE) | deal(dealt, data_dir=argv[0]))
+    _add_all(TABLE, deal(dealt, data_dir=argv[0]))
     return ExitCode.DONE
 
   return exit_code_of(program)

@@ -25,7 +25,7 @@ def frozen_paths(names: str, network_layers: Layers) -> Paths:
     frozen = network_layers.body
   else:
     frozen = named_paths('frozen_layers', names, paths)
-  trainable = {path for path in paths - (frozen or set()) if path[0] == 'params'}
+  trainable = {path for path in paths - frozen if path[0] == 'params'}
   if not frozen or not trainable:
     raise KnobError(
       'frozen_layers',
