@@ -1,7 +1,14 @@
 """FedBABU: Oh, Kim, Yun, ICLR 2022, arXiv:2106.06042: the body alone is trained."""
 
 from moon_jax.algorithms import base
-from moon_jax.algorithms.private import Paths, divided, joined, leaving, output_layer
+from moon_jax.algorithms.private import (
+  Paths,
+  divided,
+  joined,
+  leaving,
+  output_layer,
+  without_gradient,
+)
 from moon_jax.core.types import Layers, Upload
 
 
@@ -34,4 +41,9 @@ def with_fixed(fixed: Paths) -> base.Algorithm:
     _, unchanged = divided(server.variables, fixed)
     return server._replace(variables=joined(mean.weighted, unchanged))
 
-  return base.Algorithm(after_update=leaving(fixed), upload=upload, aggregate=aggregate)
+  return base.Algorithm(
+    correct=without_gradient(fixed),
+    after_update=leaving(fixed),
+    upload=upload,
+    aggregate=aggregate,
+  )

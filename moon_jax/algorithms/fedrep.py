@@ -1,5 +1,8 @@
 """FedRep: Collins et al., ICML 2021, arXiv:2102.07078: the head, then the body."""
 
+import jax
+import jax.numpy as jnp
+
 from moon_jax.algorithms import base
 from moon_jax.algorithms.private import (
   Paths,
@@ -8,6 +11,7 @@ from moon_jax.algorithms.private import (
   leaving,
   output_layer,
   with_private,
+  without_gradient,
 )
 from moon_jax.core.types import Layers, Upload
 
@@ -37,6 +41,10 @@ def fedrep(*, head_epochs: int, network_layers: Layers) -> base.Algorithm:
 def with_head(head: Paths, head_epochs: int) -> base.Algorithm:
   """FedRep with the variables at these paths as the head."""
 
+  def gradient_of_head(grads, task):
+    of_body, of_head = divided({'params': grads}, head)
+    return joined(jax.tree.map(jnp.zeros_like, of_body), of_head)['params']
+
   def keep_body(updated, params, task):
     body_before, _ = divided({'params': params}, head)
     _, trained_head = divided({'params': updated}, head)
@@ -46,9 +54,13 @@ def with_head(head: Paths, head_epochs: int) -> base.Algorithm:
     return Upload(), divided(trained, head)[1]
 
   head_training = base.Algorithm(
-    download=joined, after_update=keep_body, upload=trained_head
+    download=joined,
+    correct=gradient_of_head,
+    after_update=keep_body,
+    upload=trained_head,
   )
   return with_private(head)._replace(
+    correct=without_gradient(head),
     after_update=leaving(head),
     second_training=base.SecondTraining(
       algorithm=head_training, epochs=head_epochs, comes_first=True

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from moon_jax import catalog
@@ -88,6 +89,20 @@ def leaving(fixed: Paths) -> Callable:
     return tree.kept_at(fixed, {'params': updated}, {'params': params})['params']
 
   return after_update
+
+
+def without_gradient(fixed: Paths) -> Callable:
+  """The `correct` with which the parameters at these paths have a gradient of zero.
+
+  `leaving` sets them back in any case; this keeps their gradient out of the norm that
+  `optimizer.clip_norm` limits.
+  """
+
+  def correct(grads, task):
+    zeros = jax.tree.map(jnp.zeros_like, grads)
+    return tree.kept_at(fixed, {'params': grads}, {'params': zeros})['params']
+
+  return correct
 
 
 def with_private(private: Paths) -> base.Algorithm:

@@ -141,6 +141,8 @@ def test_fedbabu_by_hand():
     params = chosen.after_update(tree.add(params, updates), params, None)
   assert params['head'] == jnp.float32(0.7)
   assert params['body'] == pytest.approx(0.9801)
+  # What `clip_norm` measures.
+  assert chosen.correct(params, None) == {'body': params['body'], 'head': 0.0}
   # Bodies 1 and 5 of clients with 3 and 1 examples become 2. The head is not sent.
   sent, _ = chosen.upload({'params': params}, Task(None, None, (), {}, {}))
   assert sent.weighted == {'params': {'body': params['body']}}

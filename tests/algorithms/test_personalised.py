@@ -365,6 +365,8 @@ def test_fedrep_by_hand():
   # Momentum and decay move only what is trained.
   moved = after(2.0, 0.5, {'momentum': 0.5, 'weight_decay': 0.1})
   assert moved == pytest.approx((0.84655, 1.08764530975))
+  # Gradients of h and then of b alone are cut to -0.1: those of the other do not count.
+  assert after(2.0, 0.5, {'clip_norm': 0.1}) == pytest.approx((0.52, 1.01))
   # Sizes 3 and 1: the body is 1.0775575, and the server's head stays.
   server = Server(floats({'params': {'b': 1.0, 'h': 9.0}}), ())
   mean = Upload(floats({'params': {'b': 0.75 * 1.0953775 + 0.25 * 1.0240975}}))
