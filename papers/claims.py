@@ -8,6 +8,7 @@ untested, whatever the single pair says.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from moon_jax.core.errors import UsageError
 from papers import curve, differences
 from papers.differences import Comparison, KeptRuns, Measure, late_accuracy
 from papers.kept_runs import KeptRun
@@ -79,7 +80,12 @@ def rounds_to_fedavg(kept_runs: KeptRuns) -> Measure:
     fedavg = fedavg_runs.get((run.seed, run.data_digest))
     if fedavg is None:
       return None
-    return curve.rounds_to(curve.endpoint(fedavg, end=100), run, end=100)
+    rounds = curve.rounds_to(curve.endpoint(fedavg, end=100), run, end=100)
+    if rounds is None:
+      raise UsageError(
+        f"{run.name} never reaches FedAvg's accuracy: the page must say how it counts."
+      )
+    return rounds
 
   return measure
 
@@ -184,7 +190,7 @@ def verdict(claim: Claim, measured: Comparison) -> str:
 
   It is refuted, or not reproduced, if the interval excludes it; an interval that misses
   it by less than the rounding of what is printed includes it. Otherwise it is
-  reproduced, unless the interval also includes 0 and the paper's difference is not 0.
+  reproduced, unless the interval also includes 0: then more seeds might say either.
   """
   if measured.count < 2:
     return UNTESTED
@@ -192,7 +198,7 @@ def verdict(claim: Claim, measured: Comparison) -> str:
   if not measured.low - _ROUNDING <= reported <= measured.high + _ROUNDING:
     return REFUTED if claim.can_refute else NOT_REPRODUCED
   includes_zero = measured.low <= 0 <= measured.high
-  return UNDECIDED if includes_zero and reported else REPRODUCED
+  return UNDECIDED if includes_zero else REPRODUCED
 
 
 def claims_table(kept_runs: KeptRuns, unmeasured: Sequence[Sequence[str]]) -> list[str]:

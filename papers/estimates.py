@@ -37,5 +37,5 @@ def endpoints(column: pd.Series) -> pd.Series:
 
 
 def late_mean(column: pd.Series) -> float:
-  """The mean of the last five values, of whatever rounds they are; NaN of none."""
-  return float(column.tail(_WINDOW).mean())
+  """The mean of the last five values, of whatever rounds they are; NaN with fewer."""
+  return float(column.tail(_WINDOW).mean()) if len(column) >= _WINDOW else math.nan

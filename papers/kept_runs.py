@@ -71,6 +71,10 @@ class KeptRun(NamedTuple):
     """SHA-256 of the data; '' if an old run did not record it."""
     return self.provenance.get('data_digest', '')
 
+  def starts(self) -> list[Record]:
+    """The provenance of all starts of the run, the first one first."""
+    return [*self.provenance.get('earlier', []), self.provenance]
+
   def column(self, name: str) -> pd.Series:
     """Round -> number, where a column of metrics.jsonl has one."""
     numbers = {line['round']: line[name] for line in self.rounds if name in line}

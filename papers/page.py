@@ -206,8 +206,9 @@ class Evidence:
     ]
 
   def commits(self) -> int:
-    """How many commits the kept runs come from."""
-    return len({run.provenance.get('git_commit') for run in self.runs.values()})
+    """How many commits the starts of the kept runs come from."""
+    starts = [start for run in self.runs.values() for start in run.starts()]
+    return len({commit[:7] for start in starts if (commit := start.get('git_commit'))})
 
   def numerics(self) -> str:
     """The fingerprint of the numerics."""
@@ -250,7 +251,8 @@ class Evidence:
 
   def unseen(self, file: str, variants: str) -> str:
     """Accuracies of users who train and of users who do not, and those minus FedAvg."""
-    return _text(tables.unseen(self.rows(file, variants)))
+    rows = self.rows(file, variants)
+    return _text(tables.unseen(rows, self.diverged.values()))
 
   def attack_table(self) -> str:
     """Accuracies of the server's rules under attack."""
@@ -287,8 +289,8 @@ class Evidence:
     return _text(tables.costs(self.frozen))
 
   def not_run(self) -> str:
-    """The variants without a run of full length."""
-    return _text(tables.not_run(self.runs))
+    """The variants without a run that changes nothing of them."""
+    return _text(tables.not_run(self.runs | self.diverged))
 
   # --- pictures -------------------------------------------------------------------
 

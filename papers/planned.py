@@ -6,7 +6,7 @@ diverged/.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from scipy import stats
 
 from moon_jax.core.errors import UsageError
 from moon_jax.report.statistics import estimate
-from papers import differences
+from papers import differences, kept_runs
 from papers.curve import COLUMNS, endpoint
 from papers.differences import KeptRuns
 from papers.markdown import signed, table
@@ -31,12 +31,13 @@ class Planned(NamedTuple):
   """A planned comparison.
 
   Attributes:
-    differences: MOON minus FedAvg in points, by seed; infinite if one run diverged.
+    differences: seed -> MOON minus FedAvg in points; infinite if one run diverged, and
+      without a seed of which both diverged.
     p_value: two-sided, see `signed_rank_p`.
     adjusted: the p-value by Holm's correction over the three.
   """
 
-  differences: Sequence[float]
+  differences: Mapping[int, float]
   p_value: float
   adjusted: float
 
@@ -44,7 +45,8 @@ class Planned(NamedTuple):
 def signed_rank_p(paired_differences: Sequence[float]) -> float:
   """The two-sided p-value of Wilcoxon's signed-rank test, over all signs of the ranks.
 
-  Equal sizes share their mean rank. An infinite difference has the largest rank. Equal
+  Equal sizes share their mean rank, and a difference of 0 has none. An infinite one has
+  the largest rank. Equal
   numbers of right answers make equal sizes: what differs by rounding alone is equal.
   """
   rounded = np.round(paired_differences, _DECIMALS)
@@ -71,7 +73,9 @@ def compare(runs: KeptRuns, diverged: KeptRuns) -> dict[str, Planned]:
     diverged: those that ended with a number that is not finite.
   """
   differences_of_skews = {skew: _differences(skew, runs, diverged) for skew in SKEWS}
-  p_values = [signed_rank_p(numbers) for numbers in differences_of_skews.values()]
+  p_values = [
+    signed_rank_p([*numbers.values()]) for numbers in differences_of_skews.values()
+  ]
   return {
     skew: Planned(numbers, p_value, adjusted)
     for (skew, numbers), p_value, adjusted in zip(
@@ -94,13 +98,9 @@ def planned_table(runs: KeptRuns, diverged: KeptRuns) -> list[str]:
   """The table of the comparisons, or the number of runs that are left.
 
   Raises:
-    UsageError: a run is of another commit than the planned one.
+    UsageError: the runs are not those of the plan.
   """
-  for name, run in [*runs.items(), *diverged.items()]:
-    for start in [*run.provenance.get('earlier', []), run.provenance]:
-      commit = str(start.get('git_commit'))
-      if not commit.startswith(COMMIT) or '+' in commit:  # '+changes'
-        raise UsageError(f'{name} must be of commit {COMMIT}, as all runs of the plan.')
+  _require_planned(runs, diverged)
   if left := num_left(runs, diverged):
     num_planned = len(SKEWS) * 2 * len(SEEDS)
     return [
@@ -112,16 +112,46 @@ def planned_table(runs: KeptRuns, diverged: KeptRuns) -> list[str]:
   return table(head, [_cells(skew, planned) for skew, planned in comparisons.items()])
 
 
+def _require_planned(runs: KeptRuns, diverged: KeptRuns) -> None:
+  """Raises UsageError unless all runs are of one commit, on CPUs, of the same data."""
+  if in_both := sorted(runs.keys() & diverged.keys()):
+    raise UsageError(f'{in_both[0]} is kept as finished and as diverged.')
+  for name, run in diverged.items():
+    if None not in run.rounds[-1].values():  # a number that is not finite
+      raise UsageError(f'{name} has not diverged: all numbers of its end are finite.')
+  for name, run in [*runs.items(), *diverged.items()]:
+    for start in run.starts():
+      commit = str(start.get('git_commit'))
+      if not commit.startswith(COMMIT) or '+' in commit:  # '+changes'
+        raise UsageError(f'{name} must be of commit {COMMIT}, as all runs of the plan.')
+    for device in kept_runs.devices(run.provenance):
+      if not device.startswith('cpu'):
+        raise UsageError(f'{name} must be of a CPU, as all runs of the plan: {device}.')
+  digests = {run.data_digest: name for name, run in runs.items()}
+  if len(digests) > 1:
+    raise UsageError(
+      f'Runs of the plan have other data: {", ".join(digests.values())}.'
+    )
+
+
 def _cells(skew: str, planned: Planned) -> list[str]:
-  numbers = planned.differences
-  is_finite = all(map(math.isfinite, numbers))
+  numbers = [planned.differences.get(seed, math.nan) for seed in SEEDS]
   return [
     skew,
-    ', '.join(signed(n) if math.isfinite(n) else 'diverged' for n in numbers),
-    signed(estimate(numbers).mean) if is_finite else '',
+    ', '.join(map(_words, numbers)),
+    signed(estimate(numbers).mean) if all(map(math.isfinite, numbers)) else '',
     f'{planned.p_value:.3f}',
     f'{planned.adjusted:.3f}',
   ]
+
+
+def _words(difference: float) -> str:
+  """The difference of a seed, or what diverged; NaN: both runs."""
+  if math.isnan(difference):
+    return 'both diverged'
+  if math.isinf(difference):
+    return 'MOON diverged' if difference < 0 else 'FedAvg diverged'
+  return signed(difference)
 
 
 def _choices(skew: str) -> tuple[str, str]:
@@ -135,19 +165,19 @@ def _seeds(choice: str, runs: KeptRuns) -> set[int]:
   return {seed for seed, _ in differences.runs_of(choice, runs)}
 
 
-def _differences(skew: str, runs: KeptRuns, diverged: KeptRuns) -> list[float]:
+def _differences(skew: str, runs: KeptRuns, diverged: KeptRuns) -> dict[int, float]:
   moon, fedavg = _choices(skew)
   pairs = differences.paired(moon, fedavg, runs, lambda run: endpoint(run, _END))
   finished = dict(zip(pairs['seed'], pairs['difference'], strict=True))
   lost_moon, lost_fedavg = _seeds(moon, diverged), _seeds(fedavg, diverged)
-  numbers = []
+  numbers = {}
   for seed in SEEDS:
     if seed in lost_moon and seed in lost_fedavg:
       continue
     if seed in lost_moon:
-      numbers.append(-math.inf)
+      numbers[seed] = -math.inf
     elif seed in lost_fedavg:
-      numbers.append(math.inf)
+      numbers[seed] = math.inf
     else:
-      numbers.append(finished[seed])
+      numbers[seed] = finished[seed]
   return numbers

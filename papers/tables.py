@@ -1,6 +1,6 @@
 """The tables of the page: accuracies, clients' own models, attacks, skew, costs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,10 @@ _USER_COLUMNS = {
 
 
 def accuracies(rows: Sequence[Row]) -> list[str]:
-  """A table of the rows with runs of full length: the paper's accuracies, and here."""
+  """A table of the rows with runs of full length: the paper's accuracies, and here.
+
+  The paper's is left out where a run here changes more than the seed.
+  """
   cells = [_accuracy_cells(row) for row in rows if row.has_full_length()]
   return table(('variant', 'paper', 'here, mean of 5', 'last round', 'seeds'), cells)
 
@@ -59,7 +62,7 @@ def _accuracy_cells(row: Row) -> list[str]:
     name += f', with {", ".join(f"`{change}`" for change in row.changes())}'
   return [
     name,
-    row.variant.reported or '-',
+    '-' if row.changes() else row.variant.reported or '-',
     text(row.late_accuracy()),
     last_words,
     row.seeds,
@@ -67,12 +70,15 @@ def _accuracy_cells(row: Row) -> list[str]:
 
 
 def not_run(kept_runs_of_page: KeptRuns) -> list[str]:
-  """The variants that have no run of full length, a line for each config file."""
+  """The variants that have no run as they are, a line for each config file.
+
+  kept_runs_of_page: finished runs, and those that diverged.
+  """
   lines = []
   for file in FILES:
     names = config_lib.variants(f'configs/{file}.py')
     rows = rows_of(file, [*names], kept_runs_of_page)
-    run_names = {row.name for row in rows if row.has_full_length()}
+    run_names = {row.name for row in rows if row.runs and not row.changes()}
     left = [f'`{name}`' for name in names if name not in run_names]
     if left:
       lines.append(f'- `{file}`, {len(left)} of {len(names)}: {", ".join(left)}.')
@@ -87,7 +93,7 @@ def personal(rows: Sequence[Row]) -> list[str]:
   their own tests.
   """
   lines = []
-  for row in rows:
+  for row in _unchanged(rows):
     cells = [row.variant.setting]
     for column in _PERSONAL_COLUMNS.values():
       means = [late_mean(run.accuracy(column)) for run in row.runs]
@@ -96,12 +102,22 @@ def personal(rows: Sequence[Row]) -> list[str]:
   return table(['algorithm', *_PERSONAL_COLUMNS, 'seeds'], lines)
 
 
-def unseen(rows: Sequence[Row]) -> list[str]:
+def _unchanged(rows: Sequence[Row]) -> list[Row]:
+  """The rows whose runs have the knobs of their variant."""
+  return [row for row in rows if not row.changes()]
+
+
+def unseen(rows: Sequence[Row], diverged: Iterable[KeptRun]) -> list[str]:
   """A table of the accuracy of users who train and of users who do not, in per cent.
 
   Each is the mean over the users, and over the last five tests. Beside it is the mean
   difference to FedAvg on the same data, paired by seed, and its 95 % interval.
+
+  Args:
+    rows: the rows; one whose runs change a knob is left out.
+    diverged: the runs that diverged; a row without another run has their seeds.
   """
+  rows = _unchanged(rows)
   rows_of_fedavg = [
     row for row in rows if row.runs and row.runs[0].knobs['algorithm'] == 'fedavg'
   ]
@@ -113,7 +129,13 @@ def unseen(rows: Sequence[Row]) -> list[str]:
       late = _late_by_seed(row, column)
       cells.append(text(estimate(late)))
       cells.append(_less(late, _late_by_seed(fedavg, column)) if fedavg else '')
-    lines.append([*cells, row.seeds or NOT_RUN])
+    lost = Row(
+      row.config_choice,
+      row.variant,
+      [run for run in diverged if run.config_choice == row.config_choice],
+    )
+    without_runs = f'{lost.seeds}: diverged' if lost.runs else NOT_RUN
+    lines.append([*cells, row.seeds or without_runs])
   head = ['data, algorithm']
   for name in _USER_COLUMNS:
     head += [name, '- FedAvg']
@@ -244,8 +266,7 @@ def _cost_cells(row: Row) -> list[str]:
 
 def _commits(run: KeptRun) -> str:
   """The commits that a run was computed at, the first one first."""
-  starts = [*run.provenance.get('earlier', []), run.provenance]
-  commits = [(start.get('git_commit') or '')[:7] for start in starts]
+  commits = [(start.get('git_commit') or '')[:7] for start in run.starts()]
   return ' then '.join(dict.fromkeys(filter(None, commits)))
 
 

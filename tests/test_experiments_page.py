@@ -32,8 +32,12 @@ def test_the_committed_page_is_what_the_command_writes():
 
 def test_every_variant_has_run_or_is_listed_as_not_run():
   appendix = COMMITTED.page.read_text().partition('\n### Not run\n')[2]
+  diverged = kept_runs.read_all(COMMITTED.diverged, finished=False).values()
+  diverged_choices = {run.config_choice for run in diverged}
   for file in tables.FILES:
     for name in config.variants(f'configs/{file}.py'):
+      if f'configs/{file}.py:{name}' in diverged_choices:
+        continue
       assert re.search(rf'`{re.escape(name)}[` ]', appendix), f'{file}: {name}'
 
 
@@ -213,7 +217,7 @@ def test_a_claim_is_judged_by_the_interval_of_its_pairs(paths, tmp_path):
     (2.8, -1.0, 2.6, 3, True, 'refuted in this setting'),
     (-2.8, 1.0, 3.0, 3, True, 'refuted in this setting'),
     (2.8, -1.0, 2.6, 3, False, 'not reproduced'),
-    (0.0, -1.0, 1.0, 3, False, 'reproduced'),
+    (0.0, -1.0, 1.0, 3, False, 'undecided'),
     (2.8, 1.0, 3.0, 1, True, 'untested'),
   ],
 )

@@ -73,16 +73,43 @@ def test_the_table_waits_for_all_runs_and_is_that_of_the_differences(runs):
 
 
 def test_a_run_that_diverged_is_the_lowest(runs):
-  name = 'curve.py_beta_0.05_moon_seed6'
-  finished = {other: run for other, run in runs.items() if other != name}
-  _, _, row, *_ = planned.planned_table(finished, {name: runs[name]})
-  # Ranks 1 and 2 against 3.
-  assert row == '| beta 0.05 | +1.0, +2.0, diverged |  | 1.000 | 1.000 |'
-  other = name.replace('moon', 'fedavg')
-  del finished[other]
-  both = {name: runs[name], other: runs[other]}
-  _, _, row, *_ = planned.planned_table(finished, both)
-  assert row == '| beta 0.05 | +1.0, +2.0 | +1.5 | 0.500 | 0.750 |'
+  names = [f'curve.py_beta_0.05_{algorithm}_seed6' for algorithm in ('moon', 'fedavg')]
+  lost = {name: without_an_end(runs[name]) for name in names}
+
+  def first_row(*lost_names):
+    finished = {name: run for name, run in runs.items() if name not in lost_names}
+    diverged = {name: lost[name] for name in lost_names}
+    _, _, row, *_ = planned.planned_table(finished, diverged)
+    return row
+
+  # Ranks 1 and 2 against 3; then all of one sign, and then of two seeds.
+  cells = '+1.0, +2.0, MOON diverged |  | 1.000 | 1.000 |'
+  assert first_row(names[0]) == f'| beta 0.05 | {cells}'
+  cells = '+1.0, +2.0, FedAvg diverged |  | 0.250 | 0.750 |'
+  assert first_row(names[1]) == f'| beta 0.05 | {cells}'
+  cells = '+1.0, +2.0, both diverged |  | 0.500 | 0.750 |'
+  assert first_row(*names) == f'| beta 0.05 | {cells}'
+
+
+def without_an_end(run):
+  """The run, with a loss that is not finite in its last round."""
+  *rounds, last = run.rounds
+  return run._replace(rounds=[*rounds, last | {'train_loss': None}])
+
+
+def test_runs_that_are_not_of_the_plan_are_refused(runs):
+  name, run = next(iter(runs.items()))
+  with pytest.raises(UsageError, match='seed4 has not diverged: all numbers'):
+    planned.planned_table({}, {name: run})
+  with pytest.raises(UsageError, match='seed4 is kept as finished and as diverged'):
+    planned.planned_table(runs, {name: without_an_end(run)})
+  for field, content, problem in (
+    ('devices', ['cpu: cpu', 'gpu: a card'], 'seed4 must be of a CPU'),
+    ('data_digest', 'another', 'Runs of the plan have other data: .*seed'),
+  ):
+    other = run._replace(provenance=run.provenance | {field: content})
+    with pytest.raises(UsageError, match=problem):
+      planned.planned_table(runs | {name: other}, {})
 
 
 def test_a_run_of_another_commit_is_refused(runs, monkeypatch):

@@ -70,10 +70,10 @@ def table(settings: Sequence[Setting], names: Sequence[str]) -> Table | None:
   for paper_column in columns:
     _add_cells(rows, paper_column)
   counts = {
-    len(series.finished)
-    for setting in settings
-    for series in setting.series
-    if series.finished
+    row[f'{entry.column.key}_n']
+    for row in rows.values()
+    for entry in columns
+    if f'{entry.column.key}_n' in row
   }
   num_runs = f'{min(counts)} to {max(counts)}' if len(counts) > 1 else str(min(counts))
   runs = 'finished run' if num_runs == '1' else 'finished runs'

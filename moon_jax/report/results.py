@@ -117,7 +117,7 @@ def run_row(run: Run, target: float | None = None) -> Row:
       CLIENT_MEAN: last_client_mean(run),
       'best_accuracy': best_accuracy(run),
       'best_by': best_by_words(run),
-      'mean_of_last_5': accuracies.tail(5).mean(),
+      'mean_of_last_5': accuracies.tail(5).mean() if len(accuracies) >= 5 else None,
       'std_over_models': last(run.metric('test_accuracy_std')),
       'lowest_model': last(run.metric('test_accuracy_worst')),
       'seconds': seconds.sum() or None,

@@ -100,7 +100,8 @@ def clear_best(
 
   Returns:
     The name; None if there are fewer than two, or fewer than two pairs of the best and
-    the second, or if the interval reaches 0.
+    the second, or if the interval reaches 0, or if another is as good in the samples
+    that it shares with the best: their other samples made the difference.
   """
   sign = 1.0 if is_higher_better else -1.0
   ranking = sorted(samples, key=lambda name: sign * samples[name].mean(), reverse=True)
@@ -111,7 +112,12 @@ def clear_best(
   is_clear = difference.n > 1 and (
     sign * difference.mean - difference.half_width > ROUNDING
   )
-  return best if is_clear else None
+  leads = [
+    sign * paired_difference(samples[best], samples[other]).estimate.mean
+    for other in ranking[1:]
+  ]
+  is_led = any(lead <= 0 for lead in leads)  # NaN, without a pair, is not
+  return best if is_clear and not is_led else None
 
 
 class PairedDifference(NamedTuple):

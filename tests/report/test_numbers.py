@@ -54,6 +54,12 @@ def test_accuracies_are_means_and_deviations_over_seeds(two_algorithms):
     assert is_estimate(row, 'mean_of_last_5', means)
 
 
+def test_fewer_than_five_tests_have_no_mean_of_five(tmp_path):
+  write_runs(tmp_path, {'run': ([0.5, 0.6, 0.7, 0.8], 'seed=0')})
+  (row,) = Collected(tmp_path).rows('accuracy')
+  assert row['mean_of_last_5_mean'] == ''
+
+
 def test_the_difference_to_fedavg_is_paired_by_seed(two_algorithms):
   _, row = Collected(two_algorithms).rows('accuracy')
   # 0.81 - 0.76, 0.80 - 0.78, 0.74 - 0.71

@@ -83,6 +83,10 @@ def test_one_pair_or_one_method_has_no_best():
   assert best_of({'a': [0.9], 'b': [0.1]}) is None
   assert best_of({'a': [0.9, 0.9]}) is None
   assert best_of({'a': [0.9, 0.9], 'b': [0.9, 0.9]}) is None
+  # 'c' is above 'a' with both seeds of 'a', and below it by a third that 'a' lacks.
+  led = {'a': [0.8, 0.81], 'b': [0.7, 0.711], 'c': [0.82, 0.83, 0.4]}
+  assert best_of(led) is None
+  assert best_of(led | {'c': [0.79, 0.8, 0.4]}) == 'a'
   apart = {'a': pd.Series([0.9, 0.9], [0, 1]), 'b': pd.Series([0.1, 0.1], [2, 3])}
   assert statistics.clear_best(apart, is_higher_better=True) is None
 
@@ -159,6 +163,18 @@ def test_other_columns_of_a_paper(methods):
     Collected(methods, ['--paper=tset_loss'])
   with pytest.raises(UsageError, match=r"recorded 'clients'\.$"):  # no number
     Collected(methods, ['--paper=clients'])
+
+
+def test_the_caption_counts_the_runs_that_have_the_number(tmp_path):
+  flags = {f'fedavg-{seed}': f'algorithm=fedavg seed={seed}' for seed in range(3)}
+  flags |= {f'moon-{seed}': f'algorithm=moon seed={seed}' for seed in range(2)}
+  write_runs(tmp_path, {name: ([0.8], words) for name, words in flags.items()})
+  assert 'over 2 to 3 finished runs' in Collected(tmp_path).table('paper').caption
+  for seed in range(2):
+    path = tmp_path / f'moon-{seed}/metrics.jsonl'
+    edit_lines(path, functools.partial(add, {'personal_accuracy_mean': 0.7}))
+  table = Collected(tmp_path, ['--paper=personal_accuracy_mean']).table('paper')
+  assert 'over 2 finished runs' in table.caption
 
 
 def test_a_metric_says_itself_which_numbers_are_best(tmp_path, own_parts):
