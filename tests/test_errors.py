@@ -238,11 +238,20 @@ def test_a_mistake_of_a_command_line_is_found_before_anything_slow(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='other systems have no prctl')
 def test_a_worker_ends_when_its_sweep_has_ended():
-  worker = 'from moon_jax.sweeps import running; running.take_share("0/1"); '
-  worker += 'import time; print("begun", flush=True); time.sleep(600)'
+  worker = 'import os, time; from moon_jax.core import signals; '
+  worker += 'signals.end_with_parent(os.getppid()); '
+  worker += 'print("begun", flush=True); time.sleep(600)'
   parent = f'import subprocess; subprocess.run([{sys.executable!r}, "-c", {worker!r}])'
   words = [sys.executable, '-c', parent]
   with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
     assert process.stdout.readline() == 'begun\n'
     process.send_signal(signal.SIGKILL)
     assert process.stdout.read() == ''  # ends when the worker has closed it
+
+
+def test_a_worker_ends_whose_sweep_has_ended_before():
+  words = ('-m', 'moon_jax.sweep', '--over=seed=0,1', '--share=0/2', '--parent=0')
+  process = subprocess.run([sys.executable, *words], capture_output=True, check=False)
+  assert process.returncode == ExitCode.PREEMPTED
+  assert b'SIGTERM' in process.stderr
+  assert process.stdout == b''

@@ -459,6 +459,21 @@ def test_a_split_of_a_source(workdir, loaded, tmp_path, capsys):
   assert (code, 'has no such examples' in text) == (ExitCode.USAGE, True)
 
 
+def test_folders_with_numbers_for_names_are_these_classes(
+  pictures, workdir, tmp_path, capsys
+):
+  for split in ('train', 'test'):
+    for label in '37':
+      shutil.copytree(pictures / label, tmp_path / 'set' / split / label)
+  target = tmp_path / 'out.csv'
+  words = [f'--workdir={workdir}', f'--input={tmp_path}/set', f'--output={target}']
+  code, text = predict(capsys, [*words, '--source=imagefolder'])
+  assert code == ExitCode.DONE, text
+  labels = [row['label'] for row in rows_of(target)]
+  assert labels == ['3'] * labels.count('3') + ['7'] * labels.count('7')
+  assert set(labels) == {'3', '7'}
+
+
 @pytest.mark.parametrize(
   ('change', 'message'),
   [

@@ -79,7 +79,8 @@ def fedala(
     threshold: standard deviation at which the first learning ends, at least 0.
     start_epochs: most epochs of the first learning, at least 1.
     evaluate: the client's own model: 'blend', of the new global model and its own last
-      one by the last W; or 'trained', its own last one.
+      one by the last W; or 'trained', its own last one. Both are the new global model
+      if the client has none.
     network_layers: the layers of the network.
 
   Raises:
@@ -105,7 +106,11 @@ def fedala(
     return Upload(weighted=trained), memory
 
   def personal(server, memory):
-    return memory.model if evaluate == 'trained' else download(server.variables, memory)
+    if evaluate == 'blend':
+      return download(server.variables, memory)
+    return jax.tree.map(
+      lambda o, g: jnp.where(memory.has_trained, o, g), memory.model, server.variables
+    )
 
   return base.Algorithm(
     hyperparameters={'eta': eta, 'threshold': threshold},

@@ -74,7 +74,9 @@ def make_algorithm(options: AlgorithmOptions, network: models.Network) -> Algori
   if options.has_local_statistics and 'batch_stats' in network.shapes:
     algorithm = with_local_statistics(algorithm)
   if attack := options.attack:
-    algorithm = with_attack(algorithm, attack.name, attack.options)
+    algorithm = with_attack(
+      algorithm, attack.name, attack.options, frozen=network.frozen
+    )
   if server := options.server_optimizer:
     algorithm = with_server_optimizer(algorithm, server.name, server.options)
   if network.frozen:

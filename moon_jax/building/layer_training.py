@@ -9,6 +9,19 @@ from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
 from moon_jax.models.freezing import network_with_frozen_layers
 
+# Algorithms whose own term of the loss, or whose prototypes, see an output before the
+# output layer.
+_SEEING_BEFORE_THE_OUTPUT_LAYER = (
+  'moon',
+  'sa_moon',
+  'dco_moon',
+  'decentralized_moon',
+  'moon_l2',
+  'feddecorr',
+  'fedproc',
+  'fedproto',
+)
+
 
 class FreezingOptions:
   """What a configuration says about layers that train differently.
@@ -19,6 +32,8 @@ class FreezingOptions:
     algorithm: name of the algorithm.
     personal_layers: names of FedPer's personal layers.
     blended_layers: names of the layers that FedALA blends.
+    seen_output: the output that the algorithm is about, 'representation' or
+      'features'; '' if it is about neither.
     has_local_statistics: whether statistics of batch normalisation stay with clients.
   """
 
@@ -28,6 +43,9 @@ class FreezingOptions:
     self.algorithm = config.algorithm
     self.personal_layers = config.fedper.layers
     self.blended_layers = config.fedala.layers
+    self.seen_output = ''
+    if config.algorithm in _SEEING_BEFORE_THE_OUTPUT_LAYER:
+      self.seen_output = used_value(config, 'moon.similarity_on')
     self.has_local_statistics = used_value(config, 'batch_norm') == 'local'
 
 
@@ -66,8 +84,14 @@ def _require_effect(options, layers, frozen):
   """Raises KnobError if what an algorithm is about does not train."""
   trained = {path for path in layers.paths - frozen if path[0] == 'params'}
   statistics = {path for path in layers.batch_norm if path[0] == 'batch_stats'}
+  behind_seen_output = _behind(options.seen_output, layers)
   complaint = ''
-  if options.algorithm == 'fedbabu' and not trained - layers.output:
+  if behind_seen_output and not behind_seen_output & trained:
+    complaint = (
+      f'has all layers that compute the {options.seen_output}, which '
+      f'{options.algorithm} is about'
+    )
+  elif options.algorithm == 'fedbabu' and not trained - layers.output:
     complaint = 'leaves nothing to train but the output layer, which fedbabu never does'
   elif options.algorithm == 'fedper':
     if personal_paths(options.personal_layers, layers) <= frozen:
@@ -85,3 +109,11 @@ def _require_effect(options, layers, frozen):
     )
   if complaint:
     raise KnobError('frozen_layers', options.frozen_layers, f'{complaint}.')
+
+
+def _behind(seen_output, layers):
+  """The paths of the parameters that this output depends on."""
+  if not seen_output:
+    return frozenset()
+  paths = layers.body if seen_output == 'features' else layers.paths - layers.output
+  return frozenset(path for path in paths if path[0] == 'params')

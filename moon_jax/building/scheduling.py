@@ -76,7 +76,10 @@ class TrainingSetupOptions:
     self.num_clients = config.num_clients
     self.participation = config.participation
     self.availability = catalog.part('availability', availability)
-    self.availability_options = catalog.options('availability', flat)
+    # Of the part that is used: an algorithm without a server uses the default's.
+    self.availability_options = catalog.options(
+      'availability', flat | {'availability.name': availability}
+    )
     self.straggler_fraction = used_value(config, 'stragglers.fraction')
     send = used_value(config, 'stragglers.send')
     self.stragglers_send_partial_work = send == 'partial'

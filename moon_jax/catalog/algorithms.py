@@ -233,6 +233,10 @@ _SGD = (
 # tau_eff=steps belongs to FedNova's proximal variant.
 _PROXIMAL = Rule('fednova.mu', above(0), 'fednova.tau_eff', 'steps')
 _DIVISIBLE = Rule('dco_moon.mu', above(0), 'dco_moon.normalise', True)
+# A difference of gradients over a short way is rounding noise in bfloat16.
+_DIFFERENCE_IN_FLOAT32 = Rule(
+  'execution.dtype', exactly('float32'), 'per_fedavg.hessian', 'difference'
+)
 
 
 def _cools_down(values):
@@ -399,7 +403,7 @@ ALGORITHMS = (
     'per_fedavg',
     'Per-FedAvg',
     knobs=_PER_FEDAVG_KNOBS,
-    check=check_of([*_SGD, _AVERAGED_STATISTICS]),
+    check=check_of([*_SGD, _AVERAGED_STATISTICS, _DIFFERENCE_IN_FLOAT32]),
   ),
   _algorithm(
     'fedala',

@@ -29,6 +29,7 @@ Traits that rules and reports ask about:
   decaying       schedule that takes `optimizer.decay` and `.decay_every`
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -188,6 +189,31 @@ def _check_ring(values: Mapping[str, Any]) -> Iterator[str]:
     yield (
       f'{flag("topology.degree", degree)} must be below '
       f'{flag("num_clients", num_clients)}.'
+    )
+
+
+def _check_cyclic(values: Mapping[str, Any]) -> Iterator[str]:
+  """The complaint if neighbours on a ring or grid are never present together.
+
+  Clients of one group have numbers that differ by a multiple of the number of groups.
+  """
+  topology, num_clients = values['topology.name'], values['num_clients']
+  groups = values['availability.groups']
+  if topology == 'ring':
+    steps = range(1, values['topology.degree'] // 2 + 1)
+    differences = {*steps, *(num_clients - step for step in steps)}
+  elif topology == 'grid':
+    num_rows = math.isqrt(num_clients)
+    while num_clients % num_rows:
+      num_rows -= 1
+    differences = {1, num_clients // num_rows if num_rows > 1 else 1}
+  else:
+    return
+  if all(difference % groups for difference in differences):
+    yield (
+      f'{flag("availability.groups", groups)} never has two neighbours of '
+      f'{flag("topology.name", topology)} in one round, so no client would receive a '
+      'model: change one of them.'
     )
 
 
@@ -388,9 +414,9 @@ OTHERS = (
   *_plain_parts('server_optimizer', _SERVER_OPTIMIZERS, ('sgd', 'adam', 'yogi')),
   _part('topology', 'ring', f'{_TOPOLOGIES}:ring', check=_check_ring),
   *_plain_parts('topology', _TOPOLOGIES, ('grid', 'complete', 'erdos_renyi')),
-  *_plain_parts(
-    'availability', _AVAILABILITIES, ('uniform', 'cyclic', 'by_data', 'trace')
-  ),
+  _part('availability', 'uniform', f'{_AVAILABILITIES}:uniform'),
+  _part('availability', 'cyclic', f'{_AVAILABILITIES}:cyclic', check=_check_cyclic),
+  *_plain_parts('availability', _AVAILABILITIES, ('by_data', 'trace')),
   Part('attack', 'none', None),
   Part('attack', 'label_flip', None, traits=frozenset({'attacking'})),
   _attack('sign_flip'),

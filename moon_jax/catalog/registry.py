@@ -31,6 +31,9 @@ _parts = {
   (part.kind, part.name): part for part in (*ALGORITHMS, *OTHERS, *TEST_METRICS)
 }
 
+# What core/run_directory.json allows.
+_LONGEST_NAME = 100
+_LONGEST_TITLE = 200
 _KNOB_TYPES = {type_.__name__: type_ for type_ in (float, int, bool, str)}
 # Kind of part -> the traits that users' parts may have.
 _TRAITS = {
@@ -218,10 +221,13 @@ def _add(entry: Part, origin: str) -> None:
   """Adds a part from that origin, a file.
 
   Raises:
-    UsageError: it may not have its name, a knob is not declared, a trait is unknown.
+    UsageError: it may not have its name or title, a knob is not declared, a trait is
+      unknown.
   """
   previous = _parts.get((entry.kind, entry.name))
   _check_name(entry, previous, origin)
+  if len(entry.title) > _LONGEST_TITLE:
+    raise UsageError(f'a title has at most {_LONGEST_TITLE} letters')
   for name, knob in entry.knobs.items():
     if not (name.isidentifier() and isinstance(knob, Knob) and _is_declared(knob)):
       types = ', '.join(_KNOB_TYPES)
@@ -245,10 +251,12 @@ def _check_name(entry: Part, previous: Part | None, origin: str) -> None:
     origin: the file of the new part.
 
   Raises:
-    UsageError: the name is no identifier, or something else has it.
+    UsageError: the name is no identifier or too long, or something else has it.
   """
   if not re.fullmatch('[a-z][a-z0-9_]*', entry.name):
     raise UsageError('a name has small letters, digits and _, a letter first')
+  if any(len(name) > _LONGEST_NAME for name in (entry.name, *entry.knobs)):
+    raise UsageError(f'a name has at most {_LONGEST_NAME} letters')
   if any(entry.name in part.traits for part in _parts.values()):
     raise UsageError('the name is taken, as a trait')
   if previous and (previous.registered or {}).get('origin') != origin:

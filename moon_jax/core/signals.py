@@ -8,10 +8,12 @@ Programs listen before they import anything slow, so this module imports nothing
 """
 
 import contextlib
+import ctypes
 import os
 import pathlib
 import shutil
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
@@ -36,6 +38,7 @@ ENDINGS = {
   signal.SIGHUP: Ending('SIGHUP', ExitCode.PREEMPTED),
   signal.SIGINT: Ending('Ctrl-C', ExitCode.INTERRUPTED),
 }
+_PR_SET_PDEATHSIG = 1  # a constant of Linux
 _STDERR = 2
 _SHOW_CURSOR = '\r\x1b[?25h\n'  # a progress bar hides the cursor
 
@@ -103,6 +106,18 @@ def listen(stop: AnyStop) -> AnyStop:
 
   threading.Thread(target=wait, name='signals', daemon=True).start()
   return stop
+
+
+def end_with_parent(parent: int) -> None:
+  """Lets this process get SIGTERM when its parent has ended, or if it has already.
+
+  Args:
+    parent: process id of the parent. Only Linux tells that it ends later.
+  """
+  if sys.platform == 'linux':
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+  if os.getppid() != parent:
+    signal.raise_signal(signal.SIGTERM)
 
 
 @contextlib.contextmanager

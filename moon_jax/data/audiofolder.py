@@ -398,7 +398,7 @@ def _splits(data_flag, root, test_draw) -> dict[str, list[Clip]]:
     by_role.setdefault(roles[folder.name], []).append(folder)
   is_divided = TRAIN in by_role and {TEST, VALIDATION} & by_role.keys()
   if not is_divided:
-    clips = _tree(data_flag, root)
+    clips = _tree(data_flag, _lone_training_folder(inner, roles) or root)
     if not test_draw.test_fraction:
       raise DataError(
         f'{data_flag} has no folders train and test; '
@@ -434,6 +434,21 @@ def _splits(data_flag, root, test_draw) -> dict[str, list[Clip]]:
       f'{ENDING}; arrange all alike.'
     )
   return splits
+
+
+def _lone_training_folder(inner, roles):
+  """The folder train/ of an undivided tree; None if it may be a class or a speaker."""
+  with_sounds = [folder for folder in inner if _has_sounds(folder, depth=2)]
+  if [roles[folder.name] for folder in with_sounds] != [TRAIN]:
+    return None
+  return None if wav_files(with_sounds[0]) else with_sounds[0]
+
+
+def _has_sounds(folder, depth):
+  """Whether the folder, or one in so many levels below it, holds WAV files."""
+  if wav_files(folder):
+    return True
+  return depth > 0 and any(_has_sounds(inner, depth - 1) for inner in _folders(folder))
 
 
 def _tree(data_flag, folder) -> list[Clip]:

@@ -69,7 +69,8 @@ def crop_flip(padding: str = 'reflect') -> Augment:
 
   Args:
     padding: 'reflect' mirrors the image at its border without repeating the border;
-      'zero' is black, because pixels are normalised afterwards.
+      'zero' is the number 0: black in grey levels, which are normalised afterwards,
+      but not always in pictures that keep their numbers.
   """
   return _looked_up(_draw_crop_flip, {'reflect': _reflect, 'zero': _zero}[padding])
 
@@ -163,7 +164,7 @@ def _reflect(images, rows, y, x):
 
 
 def _zero(images, rows, y, x):
-  """The pixels of images[rows] at y [B, H] and x [B, W], black beyond the border."""
+  """The pixels of images[rows] at y [B, H] and x [B, W], 0 beyond the border."""
   height, width = images.shape[1:3]
   inside_y, inside_x = (y >= 0) & (y < height), (x >= 0) & (x < width)
   pixels = _gather(images, rows, y.clip(0, height - 1), x.clip(0, width - 1))

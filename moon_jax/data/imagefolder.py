@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moon_jax.core import files, machine_memory
-from moon_jax.core.errors import KnobError
+from moon_jax.core.errors import KnobError, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
@@ -349,6 +349,7 @@ def _pictures_in(data_flag, outer) -> list[Picture]:
   images_folder = picture_folders.inner_images(outer)
   if images_folder:
     images, inner_folders = picture_folders.images(images_folder), []
+    _require_no_images_below(data_flag, outer, images_folder)
   else:
     images = picture_folders.images(outer)
     inner_folders = picture_folders.folders(outer)
@@ -360,10 +361,22 @@ def _pictures_in(data_flag, outer) -> list[Picture]:
         f'{data_flag}: {outer.name!r} holds images, and so does its folder '
         f'{inner.name!r}; put all images of a class into one folder.'
       )
+    _require_no_images_below(data_flag, outer, inner)
     pictures += [
       Picture(path=path, label=inner.name, domain=outer.name) for path in inner_images
     ]
   return pictures
+
+
+def _require_no_images_below(data_flag, outer, folder):
+  """Raises DataError if a folder in the last level has folders of images, too."""
+  for below in picture_folders.folders(folder):
+    if picture_folders.has_pictures(below):
+      name = str(below.relative_to(outer.parent))
+      raise DataError(
+        f'{data_flag}: the folder {printable(name)!r} holds images, deeper than '
+        'CLASS/* or DOMAIN/CLASS/*; put all images of a class into one folder.'
+      )
 
 
 def _labelled_pictures(data_flag, split_folder) -> list[Picture]:

@@ -91,16 +91,17 @@ def load_npz(
 
 
 def arrays_of_form(dataset: Dataset) -> dict[str, np.ndarray]:
-  """The arrays that say what other data than grey levels are, for `load_npz`.
+  """The arrays that say what the data are, for `load_npz`.
 
-  Their examples are written with the channels last.
+  There are none of grey levels whose shape says their axes. The examples are written
+  with the channels last.
 
   Args:
     dataset: the data set.
   """
   form = dataset.form
   if form.content == 'levels':
-    return {}
+    return {_AXES: np.array('HWC')} if form.axes else {}
   axes = {'table': 'D', 'signal': 'TC', 'volume': 'DHWC', 'words': 'T'}
   arrays = {
     _AXES: np.array(axes.get(form.kind, 'HWC')),

@@ -103,6 +103,14 @@ def inner_images(folder: pathlib.Path) -> pathlib.Path | None:
   return inner_folders[0]
 
 
+def has_pictures(folder: pathlib.Path, depth: int = _DEPTH) -> bool:
+  """Whether the folder, or one in so many levels below it, holds images."""
+  if _is_class(folder):
+    return True
+  inner_folders = folders(folder) if depth else []
+  return any(has_pictures(inner, depth - 1) for inner in inner_folders)
+
+
 def _is_image(path):
   return path.suffix.lower() in ENDINGS and not path.name.startswith('.')
 
@@ -110,13 +118,6 @@ def _is_image(path):
 def _is_class(folder):
   """CLASS/* or CLASS/images/*; so are pictures that have no classes."""
   return any(map(_is_image, (inner_images(folder) or folder).iterdir()))
-
-
-def _has_pictures(folder, depth=_DEPTH):
-  if _is_class(folder):
-    return True
-  inner_folders = folders(folder) if depth else []
-  return any(_has_pictures(inner, depth - 1) for inner in inner_folders)
 
 
 def _roles(siblings):
@@ -129,7 +130,7 @@ def _labelled_folders(folder):
   return [
     inner
     for inner in folders(folder)
-    if is_annotated(inner) or (not _is_class(inner) and _has_pictures(inner))
+    if is_annotated(inner) or (not _is_class(inner) and has_pictures(inner))
   ]
 
 
@@ -146,7 +147,7 @@ def _divided_folder(data_flag, folder, depth):
     divided = _divided_folder(data_flag, inner, depth - 1)
     if divided:
       divided_by_wrapper[inner] = divided
-  with_pictures = [inner for inner in folders(folder) if _has_pictures(inner)]
+  with_pictures = [inner for inner in folders(folder) if has_pictures(inner)]
   if len(divided_by_wrapper) == len(with_pictures) == 1:
     return next(iter(divided_by_wrapper.values()))
   if divided_by_wrapper:
@@ -195,7 +196,7 @@ def _only_tree_below(root: pathlib.Path) -> pathlib.Path | None:
   """The folder below that has folders by class, if there is exactly one."""
   folder = root
   while True:
-    with_pictures = [inner for inner in folders(folder) if _has_pictures(inner)]
+    with_pictures = [inner for inner in folders(folder) if has_pictures(inner)]
     if any(map(_is_class, with_pictures)) or len(with_pictures) > 1:
       return None if folder == root else folder
     if not with_pictures:
@@ -206,12 +207,12 @@ def _only_tree_below(root: pathlib.Path) -> pathlib.Path | None:
 def _may_be_class(folder):
   """Whether a folder beside train/ has pictures and is not called after a split."""
   role = split_names.parse(folder.name).role
-  return role not in (TEST, VALIDATION) and _has_pictures(folder)
+  return role not in (TEST, VALIDATION) and has_pictures(folder)
 
 
 def _require_no_splits(data_flag, inner_folders):
   """Raises DataError if folders of an undivided tree may be splits."""
-  with_pictures = [folder for folder in inner_folders if _has_pictures(folder)]
+  with_pictures = [folder for folder in inner_folders if has_pictures(folder)]
   if all(split_names.names_no_class(folder.name) for folder in with_pictures):
     return  # reading the classes says what is wrong
   suspicious_names = set(split_names.paired(folder.name for folder in with_pictures))
@@ -248,7 +249,7 @@ def _unwrapped(data_flag, split_folder, role):
   """
   folder = split_folder
   while not is_annotated(folder):
-    with_pictures = [inner for inner in folders(folder) if _has_pictures(inner)]
+    with_pictures = [inner for inner in folders(folder) if has_pictures(inner)]
     labelled = [inner for inner in with_pictures if not _is_class(inner)]
     suspects = [
       inner for inner in labelled if split_names.says_nothing_else(inner.name)

@@ -25,6 +25,8 @@ from moon_jax.data.texts import TextOptions
 
 _SENTENCE_WORDS = 4  # as many words are rarely the name of a category
 _MOST_NAMES = 100  # of features, in the line that names them
+# Of columns without a name; the second is what pandas calls an index in Parquet files.
+_NO_NAMES = ('', '__index_level_0__')
 
 
 class _Columns(NamedTuple):
@@ -331,7 +333,7 @@ def _frames(
     raise DataError(
       f'{data_flag} is divided already: drop {flag("data.test_fraction")}.'
     )
-  frames = []
+  frames, used_names = [], []
   for split in ('train', 'test'):
     paths = [path / f'{split}{suffix}' for suffix in TABLE_SUFFIXES]
     paths = [path for path in paths if os.path.isfile(path)]
@@ -339,7 +341,15 @@ def _frames(
       raise DataError(
         f'{data_flag} must have one of {split}.csv and {split}.parquet, or be a file.'
       )
+    used_names.append(paths[0].name)
     frames.append(_read(data_flag, paths[0], has_texts=has_texts))
+  unused_names = [
+    name
+    for name in sorted(os.listdir(path))
+    if name.endswith(TABLE_SUFFIXES) and name not in used_names
+  ]
+  if unused_names:
+    print(f'{data_flag}: not used: {listed(unused_names)}.', file=sys.stderr)
   train, test = frames
   return train, test
 
@@ -364,7 +374,7 @@ def _read(data_flag: str, path: pathlib.Path, *, has_texts: bool = False) -> Any
       first_line = pandas.read_csv(
         file, header=None, nrows=1, dtype=str, keep_default_na=False
       )
-      names = [name for name in first_line.iloc[0] if name]
+      names = first_line.iloc[0].tolist()
       file.seek(0)
       # It warns if rows have more fields than the first line, whose rest it drops.
       with warnings.catch_warnings():
@@ -375,6 +385,7 @@ def _read(data_flag: str, path: pathlib.Path, *, has_texts: bool = False) -> Any
             index_col=False,
             keep_default_na=not has_texts,  # 'None' and 'N/A' are texts like others
             na_values=[''],
+            low_memory=False,  # otherwise each part of a large file has its own types
           )
         except pandas.errors.ParserWarning:
           raise DataError(
@@ -385,6 +396,13 @@ def _read(data_flag: str, path: pathlib.Path, *, has_texts: bool = False) -> Any
       frame = _parquet_frame(pandas, path, file)
       names = [name if isinstance(name, str) else str(name) for name in frame.columns]
       frame.columns = names
+  # It would be a feature: where the rows are sorted by label, it tells the label.
+  if not has_texts and not {*names}.isdisjoint(_NO_NAMES):
+    raise DataError(
+      f'{owner} has a column without a name: name it, or leave the numbers of the rows '
+      'out (index=False in pandas).'
+    )
+  names = [name for name in names if name not in _NO_NAMES]
   if len({*names}) != len(names):
     repeated = sorted({name for name in names if names.count(name) > 1})
     raise DataError(f'{owner} has several columns of one name: {listed(repeated)}.')

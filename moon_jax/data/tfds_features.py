@@ -125,9 +125,9 @@ def choose(
     names = (_evident(data_flag, pair, keys, kinds),)
   chosen = tuple(kinds[name] for name in names)
   if len(names) > 1:
-    shape, dtype = (len(names),), np.result_type(*(kind.np_dtype for kind in chosen))
+    shape, dtype = (len(names),), np.result_type(*map(_dtype, chosen))
   else:
-    shape, dtype = tuple(chosen[0].shape), np.dtype(chosen[0].np_dtype)
+    shape, dtype = tuple(chosen[0].shape), _dtype(chosen[0])
   if _is_text(chosen[0]):
     dtype = np.dtype(object)
   elif not shape:  # a single number is a table of one column
@@ -263,12 +263,21 @@ def _is_text(kind):
 
 
 def _is_array(kind):
-  """Whether it is a tensor of integers or floats of one shape, and nothing special."""
+  """Whether it is a tensor of integers or floats of one shape, and nothing special.
+
+  A single number may be true or false.
+  """
   from tensorflow_datasets import features
 
   if type(kind) not in (features.Tensor, features.Scalar) or None in kind.shape:
     return False
-  return np.dtype(kind.np_dtype).kind in 'iuf'
+  return np.dtype(kind.np_dtype).kind in ('iuf' if kind.shape else 'iufb')
+
+
+def _dtype(kind):
+  """The dtype of an example; true and false are 1 and 0."""
+  dtype = np.dtype(kind.np_dtype)
+  return np.dtype(np.uint8) if dtype.kind == 'b' else dtype
 
 
 def _numbers(feature, shape, dtype, encoding):

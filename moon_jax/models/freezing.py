@@ -33,11 +33,26 @@ def network_with_frozen_layers(network: Network, frozen: frozenset) -> Network:
     if context.method_name == '__call__' and is_frozen:
       if isinstance(module, layers.BatchNorm):
         return call(inputs[0], None)
-      if isinstance(module, nn.BatchNorm) and module.use_running_average is None:
-        return call(*inputs, **options | {'use_running_average': True})
+      if isinstance(module, nn.BatchNorm):
+        return _by_running_statistics(module, call, inputs, options)
     return call(*inputs, **options)
 
   return network._replace(train=train, frozen=frozen)
+
+
+def _by_running_statistics(module, call, inputs, options):
+  """A call of flax's batch normalisation that uses its running statistics.
+
+  A network may have said otherwise where it made the module, or in the call; flax
+  refuses both at once. So the module says it, for this call.
+  """
+  said_by_network = module.use_running_average
+  # A module of flax refuses plain assignments.
+  object.__setattr__(module, 'use_running_average', True)
+  try:
+    return call(*inputs[:1], **options | {'use_running_average': None})
+  finally:
+    object.__setattr__(module, 'use_running_average', said_by_network)
 
 
 def _only(statistics, variables):

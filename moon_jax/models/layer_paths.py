@@ -15,13 +15,17 @@ def layers_of(apply: Callable, images: jax.ShapeDtypeStruct, shapes: PyTree) -> 
 
   The output layer has the variables that the logits depend on and the representation
   does not. If the representation is the logits, it has those that the features do not
-  depend on. Of a network that returns logits alone it is not known.
+  depend on. Of a network that returns logits alone it is not known. Features that a
+  network leaves out are the representation.
   """
 
   def paths_behind(output_name):
     def output(variables):
-      outputs = apply(variables, jnp.zeros(images.shape, images.dtype))
-      return outputs[Outputs._fields.index(output_name)]
+      returned = apply(variables, jnp.zeros(images.shape, images.dtype))
+      outputs = dict(zip(Outputs._fields, returned, strict=True))
+      if outputs['features'] is None:
+        outputs['features'] = outputs['representation']
+      return outputs[output_name]
 
     return _paths_behind(output, shapes)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import glob
+import itertools
 import logging
 import os
 import sys
@@ -61,7 +62,8 @@ def claim(
 
   Raises:
     UsageError: the count is above the number of cores, and above what every CPU may
-      have; see also `find`.
+      have, or GPUs are in use already that need not compute the same bits; see also
+      `find`.
   """
   flags = os.environ.get('XLA_FLAGS', '')
   own_flags = [PATIENCE]
@@ -69,10 +71,28 @@ def claim(
     own_flags.append(DETERMINISM)
   # Once only: with other flags the compile cache holds other programs.
   missing_flags = [own_flag for own_flag in own_flags if own_flag not in flags]
+  if DETERMINISM in missing_flags and _are_gpus_in_use():
+    raise KnobError(
+      'execution.deterministic',
+      True,
+      f'comes too late: JAX uses GPUs already, without XLA_FLAGS={DETERMINISM}. Begin '
+      'in a new process.',
+    )
   os.environ['XLA_FLAGS'] = ' '.join([flags, *missing_flags]).strip()
   if 'xla_force_host_platform_device_count' not in flags:
     _count_cores_as_devices(requested, warn_if_late)
   find()
+
+
+def _are_gpus_in_use() -> bool:
+  """Whether JAX has found GPUs already, on which it computes."""
+  count = jax.config.jax_num_cpu_devices
+  try:
+    jax.config.update('jax_num_cpu_devices', count + 1)
+  except RuntimeError:  # as soon as JAX has found its devices
+    return jax.default_backend() == 'gpu'
+  jax.config.update('jax_num_cpu_devices', count)
+  return False
 
 
 def _count_cores_as_devices(requested: int | str, warn_if_late: bool) -> None:
@@ -169,10 +189,22 @@ def explaining_out_of_memory(buffers: Callable[[], Mapping[str, int]] = dict):
 
 
 def visible_gpus() -> list[str]:
-  """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+  """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them.
+
+  There is none if JAX_PLATFORMS names only other devices.
+  """
+  platforms = os.environ.get('JAX_PLATFORMS')
+  if platforms and not {'cuda', 'gpu'} & set(platforms.split(',')):
+    return []
   visible = os.environ.get('CUDA_VISIBLE_DEVICES')
   if visible is not None:
-    return [name for name in visible.split(',') if name]
+    # CUDA reads no further than a name such as -1, or an empty one.
+    return list(
+      itertools.takewhile(
+        lambda name: name.strip() and not name.strip().startswith('-'),
+        visible.split(','),
+      )
+    )
   num_gpus = len(glob.glob('/proc/driver/nvidia/gpus/*'))
   return [str(index) for index in range(num_gpus)]
 

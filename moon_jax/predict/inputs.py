@@ -69,7 +69,7 @@ class Model(NamedTuple):
     """The number of a class by its name, or by its number if classes have no names."""
     if name in self.class_names:
       return self.class_names.index(name)
-    is_number = not self.class_names and name.isascii() and name.isdigit()
+    is_number = not self.class_names and _is_number(name)
     return int(name) if is_number and int(name) < self.num_classes else None
 
 
@@ -149,6 +149,8 @@ def split_of(source: str, where: str, split: str, model: Model) -> Inputs:
   changes['data.trust_pickles'] = False
   if model.sample_rate and source == 'audiofolder':
     changes['data.seconds'] = seconds_of(model.shape[0], model.sample_rate)
+  if _takes_no_knobs_of_arrays(source, model):
+    changes |= {'data.range': '', 'data.axes': ''}
   config = config_lib.validate(flatten(model.config) | changes)
   options = DataOptions(config)
   dataset = load_data(
@@ -178,6 +180,21 @@ def split_of(source: str, where: str, split: str, model: Model) -> Inputs:
     names=[str(row) for row in range(len(images))],
     labels=labels,
     chunks=iter([_numbers(images, model)]),
+  )
+
+
+def _takes_no_knobs_of_arrays(source, model):
+  """Whether the run's range and axes are of arrays, and the source has pictures alone.
+
+  Huggingface has columns of arrays, too, which may be those of the run. The range of
+  pictures of 16 bits is that of others.
+  """
+  part = catalog.part('data', source)
+  has_pictures_alone = part.has('pictures') and not part.has('number_columns')
+  return (
+    has_pictures_alone
+    and model.config.data.source != source
+    and not has_deep_pictures(model.config, model.scale)
   )
 
 
@@ -289,11 +306,15 @@ def _renumbered(labels, class_names, model, where):
     UsageError: a class is unknown to the model.
   """
   is_text = labels.dtype.kind == 'U'
+  # Folders 0 to 11 are in the order of text: the third is called 10.
+  goes_by_name = len(class_names) and (
+    model.class_names or all(_is_number(str(name)) for name in class_names)
+  )
   numbers = {}
   for label in np.unique(labels).tolist():
     if is_text:
       numbers[label] = model.number_of(label)
-    elif len(class_names) and model.class_names:
+    elif goes_by_name:
       is_named = 0 <= label < len(class_names)
       numbers[label] = model.number_of(str(class_names[label])) if is_named else None
     else:
@@ -307,6 +328,10 @@ def _renumbered(labels, class_names, model, where):
       ]
     raise UsageError(f'{where}: {_unknown_classes(unknown, model)}')
   return np.array([numbers[label] for label in labels.tolist()], np.int32)
+
+
+def _is_number(name):
+  return name.isascii() and name.isdigit()
 
 
 def _unknown_classes(unknown, model):

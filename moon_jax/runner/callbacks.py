@@ -339,9 +339,15 @@ class BestKeeper(Callback):
 
   def begin(self, run):
     kept = self._checkpoints.best_manifest
-    if kept.get('best_by') == self._column:
+    is_kept = kept.get('best_by') == self._column
+    if is_kept:
       self._best = self._sign * kept['best_number']
-    elif run.history and run.rounds:
+      # Starts in between may have kept none.
+      numbers = [line.get(self._column) for line in run.history]
+      is_kept = all(
+        self._sign * number <= self._best for number in numbers if number is not None
+      )
+    if run.history and run.rounds and not is_kept:
       self._print_line(
         f'the best round by {self._column} among the {len(run.history)} so far was not '
         'kept: later rounds are compared with each other'
@@ -480,8 +486,12 @@ class PictureDrawer(Callback):
   These are curves.png, partition.png and, if clients are tested alone, clients.png.
   """
 
-  def __init__(self, run: Run, loggers: Sequence[Logger]):
+  def __init__(
+    self, run: Run, loggers: Sequence[Logger], print_line: Callable[[str], None]
+  ):
+    """print_line: called with a line if there are too many numbers for a picture."""
     self._run, self._loggers = run, loggers
+    self._print_line = print_line
 
   def end(self):
     # matplotlib is imported here, because the first round need not wait for it.
@@ -500,7 +510,11 @@ class PictureDrawer(Callback):
       experiment.data.class_names,
       client_names=experiment.data.client_names() if has_names else (),
     )
-    clients = client_file.read(workdir)
+    try:
+      clients = client_file.read(workdir)
+    except client_file.TooLargeError as error:
+      self._print_line(f'clients.png is left out: {error}')
+      clients = None
     if clients is not None:
       plots.clients(workdir / 'clients.png', clients, workdir.name)
     for logger in self._loggers:

@@ -48,6 +48,10 @@ ACCURACIES = (
 )
 
 
+class TooLargeError(NoCheckpointError):
+  """The file has more text than is read."""
+
+
 class Columns(NamedTuple):
   """The clients of the file: its columns.
 
@@ -202,6 +206,7 @@ def read(workdir: pathlib.Path) -> Clients | None:
   count.
 
   Raises:
+    TooLargeError: it has too much text.
     NoCheckpointError: it cannot be read, or is damaged.
   """
   path = workdir / CLIENTS
@@ -216,7 +221,9 @@ def read(workdir: pathlib.Path) -> Clients | None:
     for member in members:
       num_bytes += len(member.text)
       if num_bytes > _MOST_BYTES:
-        raise ValueError(f'its text has more than {_MOST_BYTES:,} bytes')
+        raise TooLargeError(
+          f'{path} is too large: its text has more than {_MOST_BYTES:,} bytes.'
+        )
       for _, column, *cells in _lines(member.text):
         rows.setdefault(column, {})[member.round] = _numbers(cells, len(names))
     if not rows:
@@ -296,6 +303,7 @@ def _members(path: pathlib.Path) -> Iterator[_Member]:
 
   Raises:
     OSError: it cannot be read.
+    TooLargeError: a round has too much text.
     ValueError, zlib.error: it is damaged.
   """
   if not os.path.lexists(path):
@@ -314,7 +322,9 @@ def _members(path: pathlib.Path) -> Iterator[_Member]:
           return
         raise
       if decompressor.unconsumed_tail or len(content) > files.MOST_TEXT_BYTES:
-        raise ValueError(f'a round has more than {files.MOST_TEXT_BYTES:,} bytes')
+        raise TooLargeError(
+          f'{path} is too large: a round has more than {files.MOST_TEXT_BYTES:,} bytes.'
+        )
       end += len(block) - len(decompressor.unused_data)
     if not decompressor.eof:
       return
@@ -333,6 +343,8 @@ def _members_up_to(path: pathlib.Path, last_round: int, head: str) -> list[_Memb
         raise ValueError('it has other clients than the run')
       if member.round <= last_round:
         kept.append(member._replace(text=''))
+      if member.round >= last_round:
+        break  # what follows is run again, so it may be damaged
   return kept
 
 

@@ -280,7 +280,7 @@ def _all_callbacks(
     *active_loggers,
     console,
     Profiler(console.say),
-    PictureDrawer(run, active_loggers),
+    PictureDrawer(run, active_loggers, console.say),
   ]
 
 

@@ -20,7 +20,8 @@ class Records:
   """The growing files of a run. It is a context manager.
 
   Lines after the restored round are of rounds that will be run again: they are removed.
-  So is summary.json, because the directory then holds no finished run.
+  So is summary.json, as soon as the directory holds no finished run: with these lines,
+  or before the first new one. A start that fails earlier leaves it.
 
   Attributes:
     rounds: the lines of metrics.jsonl so far, and the one that `begin_metrics` began.
@@ -46,6 +47,7 @@ class Records:
     """
     self._workdir = workdir
     self._summary_options = summary_options
+    self._has_new_rounds = False
     self.rounds, self.num_dropped = _drop_later_rounds(
       workdir / METRICS, completed_rounds
     )
@@ -55,7 +57,8 @@ class Records:
         'rounds in the checkpoint.'
       )
     with files.writing(workdir):
-      (workdir / SUMMARY).unlink(missing_ok=True)
+      if self.num_dropped:
+        self._remove_summary()
       _drop_later_rounds(workdir / TIMINGS, completed_rounds)
       # Unbuffered, so that closing the file does not try again what a full disk
       # refused.
@@ -69,6 +72,9 @@ class Records:
     files.close(self._metrics)
     files.close(self._timings)
 
+  def _remove_summary(self):
+    (self._workdir / SUMMARY).unlink(missing_ok=True)
+
   def begin_metrics(self, record: Record) -> None:
     """Begins a line of metrics.jsonl, to which others may add until it is written."""
     self.rounds.append(record)
@@ -79,6 +85,10 @@ class Records:
     Raises:
       RunError: the disk is full.
     """
+    if not self._has_new_rounds:
+      with files.writing(self._workdir):
+        self._remove_summary()
+      self._has_new_rounds = True
     _append(self._metrics, self.rounds[-1])
 
   def add_metrics(self, record: Record) -> None:

@@ -37,6 +37,7 @@ _TEST_PREFIXES = (
   'personal_accuracy',
   'tuned_accuracy',
 )
+_PLAN_COLUMNS_OF_SOME_RUNS = {'skipped_clients', 'stragglers', 'attackers'}
 # How the columns of clients end whose metric is not defined.
 UNDEFINED = '_undefined'
 _QUARTILES = ('min', 'q1', 'median', 'q3', 'max')
@@ -101,9 +102,10 @@ def round_record(
     'bytes_up': traffic.bytes_sent * plan.num_transfers(),
   }
   parts = sorted(counted.sums.keys() - {'train_loss', 'train_accuracy'})
+  own_columns = {'round', 'train_loss', 'train_accuracy', *drift_columns, *plan_columns}
   _require_other_names(
     [*parts, *report_columns, *computed_columns],
-    {'round', 'train_loss', 'train_accuracy', *drift_columns, *plan_columns},
+    own_columns | _PLAN_COLUMNS_OF_SOME_RUNS,
   )
   return {
     'round': round_number,

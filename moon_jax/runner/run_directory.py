@@ -167,7 +167,7 @@ def why_stopped(saved: Record, config: config_lib.Config) -> str:
     config: the configuration of this start.
   """
   is_enough = config.num_rounds <= saved.get('rounds_asked', 0)
-  return saved['stopped'] if is_enough else ''
+  return saved.get('stopped', '') if is_enough else ''
 
 
 def rounds_finished(workdir: pathlib.Path) -> int:

@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from moon_jax import config as config_lib
 from moon_jax.config import cli
-from moon_jax.core import files
+from moon_jax.core import files, signals
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
 from moon_jax.core.flags import flag, option
 from moon_jax.core.paths import expand
@@ -74,6 +74,7 @@ class SweepRequest(NamedTuple):
     out: their folder.
     jobs: number of processes; None: the sweep chooses it.
     share: 'i/n', if this process is one of a sweep's; None otherwise.
+    parent: id of the sweep's process, if this is one of its processes; None otherwise.
     slurm: flags of sbatch, if SLURM is to run the sweep; None otherwise.
     is_dry_run: whether nothing is run.
     wants_report: whether a report is made at the end.
@@ -83,6 +84,7 @@ class SweepRequest(NamedTuple):
   out: pathlib.Path
   jobs: int | None
   share: str | None
+  parent: int | None
   slurm: str | None
   is_dry_run: bool
   wants_report: bool
@@ -94,6 +96,7 @@ _FLAGS = {
   'out': str,
   'slurm': str,
   'share': str,  # 'i/n', of a process of the sweep
+  'parent': int,  # the sweep's, of such a process
   'over': list,
   'jobs': int,
   'dry-run': bool,
@@ -128,6 +131,7 @@ def parse(argv: Sequence[str]) -> SweepRequest:
     out=out,
     jobs=values.jobs,
     share=values.share,
+    parent=values.parent,
     slurm=values.slurm,
     is_dry_run=values['dry-run'].value,
     wants_report=not values['no-report'].value,
@@ -136,17 +140,19 @@ def parse(argv: Sequence[str]) -> SweepRequest:
 
 def _run(argv: Sequence[str], stop: Stop) -> int:
   request = parse(argv)
+  if request.parent is not None:
+    signals.end_with_parent(request.parent)
   _check_files(request)
   # Imported here: a mistyped flag is answered before JAX is loaded.
   from moon_jax.sweeps import estimate, running, slurm
 
   running.check(request.runs)
   load = running.caching_loader()
-  device_counts = _check_parts(request, load)
+  unfinished = running.unfinished_runs(request.runs)
+  device_counts = _check_parts(request, load, len(unfinished))
   if request.is_dry_run:
     print('\n'.join(estimate.table(request.runs, request.out)))
     return ExitCode.DONE
-  unfinished = running.unfinished_runs(request.runs)
   if request.slurm is not None:
     if unfinished:
       print(slurm.submit(unfinished, request.out, request.slurm))
@@ -155,7 +161,7 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
     return ExitCode.DONE
   if request.share:
     return _run_share(request.share, request.runs, stop)
-  num_processes = _num_processes(request.jobs, len(unfinished), device_counts)
+  num_processes = _num_processes(request.jobs, device_counts)
   if num_processes > 1 and unfinished:
     del load  # each process has data of its own
     exit_code = running.run_in_processes(argv, request.runs, num_processes, stop)
@@ -182,7 +188,7 @@ def _check_files(request: SweepRequest) -> None:
 
 
 def _check_parts(
-  request: SweepRequest, load: 'Callable[[DataOptions], Dataset]'
+  request: SweepRequest, load: 'Callable[[DataOptions], Dataset]', num_unfinished: int
 ) -> list[int]:
   """Checks data, network and algorithm of every run that is left.
 
@@ -195,19 +201,24 @@ def _check_parts(
 
   if request.share or request.slurm is not None:
     return []
-  may_use_processes = (request.jobs or len(devices.visible_gpus())) > 1
-  trains_here = not (request.is_dry_run or may_use_processes)
+  # As `_num_processes` chooses it where there are GPUs.
+  num_processes = request.jobs or min(len(devices.visible_gpus()), num_unfinished)
+  trains_here = num_unfinished > 0 and num_processes <= 1 and not request.is_dry_run
   running.claim_devices(request.runs, trains_here=trains_here)
   return running.check_parts(request.runs, load)
 
 
-def _num_processes(
-  jobs: int | None, num_unfinished: int, device_counts: Sequence[int]
-) -> int:
-  """How many processes share what is left; prints why, and what they share."""
+def _num_processes(jobs: int | None, device_counts: Sequence[int]) -> int:
+  """How many processes share what is left; prints why, and what they share.
+
+  Args:
+    jobs: number of processes that is asked for; None: it is chosen.
+    device_counts: see `_check_parts`.
+  """
   from moon_jax.platform import cores, devices
   from moon_jax.sweeps import running
 
+  num_unfinished = len(device_counts)
   num_gpus = len(devices.visible_gpus())
   num_processes = jobs or 1
   if num_unfinished and not jobs:

@@ -5,10 +5,8 @@ finished nor locked runs it. So several processes, or machines, may share one sw
 """
 
 import contextlib
-import ctypes
 import io
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -34,7 +32,6 @@ from moon_jax.sweeps.planned_runs import SweepRun
 
 LOGS = 'jobs'  # the folder of the processes' output
 FINISHED = 'finished'
-_PR_SET_PDEATHSIG = 1  # a constant of Linux
 
 
 def state_of(run: SweepRun) -> str:
@@ -101,10 +98,18 @@ def claim_devices(runs: Sequence[SweepRun], *, trains_here: bool) -> None:
   Call this before `check_parts`, for which some algorithms compute a little.
   """
   if trains_here:
-    execution = runs[0].request.config.execution
-    devices.claim(execution.devices, deterministic=execution.deterministic)
+    _claim_for_all([run.request.config for run in runs])
   elif devices.visible_gpus():
     jax.config.update('jax_platforms', 'cpu')  # the memory of the GPUs stays free
+
+
+def _claim_for_all(configs: Sequence[Config]) -> None:
+  """Claims what any of the runs asks for: it cannot change between two runs."""
+  requested = [config.execution.devices for config in configs]
+  devices.claim(
+    'auto' if 'auto' in requested else max(requested),
+    deterministic=any(config.execution.deterministic for config in configs),
+  )
 
 
 def check_parts(
@@ -378,8 +383,7 @@ def most_steps(
   configs: Sequence[Config], load: Callable[[data.DataOptions], Dataset]
 ) -> int:
   """The largest number of steps that a lane of any of the runs may need."""
-  execution = configs[0].execution
-  devices.claim(execution.devices, deterministic=execution.deterministic)
+  _claim_for_all(configs)
   max_steps = 0
   for config in configs:
     with contextlib.suppress(RunError):  # reported when the run begins
@@ -416,7 +420,7 @@ def run_in_processes(
     for index in range(num_processes):
       log = open_logs.enter_context(files.appended(logs / f'{index}.log'))
       worker = subprocess.Popen(
-        [*command, f'--share={index}/{num_processes}'],
+        [*command, f'--share={index}/{num_processes}', f'--parent={os.getpid()}'],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
@@ -473,11 +477,9 @@ def _wait_for_all(workers: Sequence[subprocess.Popen], seconds: float) -> None:
 def take_share(share: str) -> None:
   """Gives this process its part, 'i/n', of the GPUs, or of the cores if there is none.
 
-  If several processes share a GPU, none takes its memory in advance, as JAX does. The
-  process also gets SIGTERM when its parent has ended. Call this before JAX computes.
+  If several processes share a GPU, none takes its memory in advance, as JAX does. Call
+  this before JAX computes.
   """
-  if sys.platform == 'linux':
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
   index, num_processes = map(int, share.split('/'))
   compile_cache.take_turns()
   gpus = devices.visible_gpus()

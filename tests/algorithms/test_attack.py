@@ -89,11 +89,11 @@ def means_as_server(server, mean, participation, scalars):
   return server._replace(variables=mean.weighted, memory=mean.uniform)
 
 
-def aggregated(name, sent, broadcast=None, **changes):
+def aggregated(name, sent, broadcast=None, frozen=frozenset(), **changes):
   inner = fedavg()._replace(aggregate=means_as_server)
   if broadcast:
     inner = inner._replace(broadcast=broadcast)
-  wrapped = attack.with_attack(inner, name, changes)
+  wrapped = attack.with_attack(inner, name, changes, frozen=frozen)
   start = {'params': {'a': np.ones((3, 2)), 'b': np.zeros(4)}, 'batch_stats': {}}
   server = Server(jax.tree.map(np.float32, start), ())
   scalars = wrapped.scalars(dict(wrapped.hyperparameters), ())
@@ -180,6 +180,18 @@ def test_a_layer_that_nobody_sends_is_not_attacked():
   params = without_head.variables['params']
   assert list(params) == ['a']
   np.testing.assert_array_equal(params['a'], with_head.variables['params']['a'])
+
+
+@pytest.mark.parametrize('name', ['gaussian', 'ipm'])
+def test_a_frozen_layer_is_not_attacked(name):
+  numbers = world.ATTACKS[name]
+  frozen = frozenset({('params', 'b')})
+  sent = uploads([NOBODY, 3, NOBODY, NOBODY, 4, NOBODY, 5])
+  _, honest = aggregated(name, uploads([NOBODY] * 7), **numbers)
+  _, attacked = aggregated(name, sent, frozen=frozen, **numbers)
+  honest, attacked = honest.variables['params'], attacked.variables['params']
+  np.testing.assert_array_equal(attacked['b'], honest['b'])
+  assert np.abs(attacked['a'] - honest['a']).max() > 1e-3
 
 
 def test_algorithms_that_send_no_model_cannot_be_attacked():

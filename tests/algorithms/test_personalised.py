@@ -506,6 +506,16 @@ def test_fedala_by_hand():
   assert finished.memory.has_trained
 
 
+def test_fedala_tests_a_client_that_never_trained_by_the_global_model():
+  chosen = with_knobs('fedala', {'evaluate': 'trained'})
+  variables = world.network().init(0)
+  memory = chosen.init_client(variables)
+  server = Server(jax.tree.map(lambda leaf: leaf + 1.0, variables), ())
+  for has_trained, model in ((False, server.variables), (True, variables)):
+    memory = memory._replace(has_trained=jnp.array(has_trained))
+    assert world.largest_difference(chosen.personal(server, memory), model) == 0
+
+
 # --- plans ----------------------------------------------------------------------------
 
 

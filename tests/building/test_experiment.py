@@ -52,12 +52,12 @@ def lower_round(built):
   return programs._lower_round(built, state, inputs, donate=False)
 
 
-def after_a_round(built):
-  """The server's variables after a round."""
+def after_a_round(built, of_server='variables'):
+  """The server's variables, or its memory, after a round."""
   state, inputs = experiment.initial_state(built), first_inputs(built)
   run_round = lower_round(built).compile()
   state, _ = run_round(state, inputs.plan, inputs.scalars, built.data.train)
-  return jax.device_get(state.server.variables)
+  return jax.device_get(getattr(state.server, of_server))
 
 
 def replicated(built, number):

@@ -2,6 +2,7 @@
 
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,9 +11,12 @@ import pytest
 import moon_jax
 from moon_jax import models
 from moon_jax.algorithms.private import named_paths
+from moon_jax.algorithms.wrappers.frozen_layers import algorithm_with_frozen_layers
 from moon_jax.core import weights
 from moon_jax.core.errors import UsageError
+from moon_jax.core.types import Server
 from moon_jax.models.freezing import network_with_frozen_layers
+from tests import world
 from tests.building.test_experiment import after_a_round, build
 from tests.refusals import refused
 from tests.run_directories import TINY
@@ -151,6 +155,92 @@ def test_frozen_batch_normalisation_computes_as_in_tests():
   assert np.abs(in_training.logits - expected.logits).max() > 1e-3
 
 
+def test_frozen_flax_batch_normalisation_computes_as_in_tests():
+  """As docs/parts.md has it: the attribute of the module says whether it trains."""
+
+  class Normed(nn.Module):
+    @nn.compact
+    def __call__(self, images, train, mask=None):
+      real = None if mask is None else mask[:, None] > 0
+      x = nn.Dense(4)(images.reshape(len(images), -1))
+      x = nn.BatchNorm(use_running_average=not train)(x, mask=real)
+      x = nn.BatchNorm()(x, not train, mask=real)
+      return nn.Dense(3)(x)
+
+  network = models.of_module(Normed(), (4, 4, 1))
+  variables = network.init(0)
+  images = jax.random.normal(jax.random.key(0), (4, 4, 4, 1))
+  mask, key = jnp.ones(4), jax.random.key(1)
+  frozen = network_with_frozen_layers(
+    network, named_paths('frozen_layers', 'BatchNorm_0,BatchNorm_1', all_paths(network))
+  )
+  outputs, statistics = frozen.train(variables, images, mask, key)
+  expected = network.apply(variables, images)
+  np.testing.assert_allclose(outputs.logits, expected.logits, rtol=1e-6)
+  jax.tree.map(
+    np.testing.assert_array_equal, statistics['batch_stats'], variables['batch_stats']
+  )
+  in_training, statistics = network.train(variables, images, mask, key)
+  assert np.abs(in_training.logits - expected.logits).max() > 1e-3
+  # Where only one is frozen, the other one trains as ever.
+  first_frozen = network_with_frozen_layers(
+    network, named_paths('frozen_layers', 'BatchNorm_0', all_paths(network))
+  )
+  _, statistics = first_frozen.train(variables, images, mask, key)
+  moved = {
+    name: bool(np.any(statistics['batch_stats'][name]['mean'] != 0))
+    for name in ('BatchNorm_0', 'BatchNorm_1')
+  }
+  assert moved == {'BatchNorm_0': False, 'BatchNorm_1': True}
+
+
+def all_paths(network):
+  """The paths of all variables of a network."""
+  return network.layers().paths
+
+
+def test_frozen_layers_keep_their_bits_in_models_that_only_tests_see():
+  values = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+  frozen = frozenset({('params', 'body', 'kernel')})
+
+  def model(kernel):
+    return {'params': {'body': {'kernel': kernel}, 'head': {'kernel': values}}}
+
+  def kernel_of(algorithm, tested):
+    server = Server(model(values), algorithm.init_server(model(values)))
+    variables = tested(algorithm, server)
+    return variables['params']['body']['kernel']
+
+  def mixture(algorithm, server):
+    return algorithm.personal(server, algorithm.init_client(model(values)))
+
+  def mean_of_clients(algorithm, server):
+    memory = server.memory._replace(mean=model(np.nextafter(values, 9))['params'])
+    models = algorithm.evaluated(server._replace(memory=memory), ())
+    return world.of_client(models, 0)
+
+  for inner, tested in (
+    (world.algorithm_of('apfl', alpha=0.3), mixture),
+    (world.algorithm_of('feddyn', alpha=0.1, evaluate='mean'), mean_of_clients),
+  ):
+    wrapped = algorithm_with_frozen_layers(inner, frozen)
+    assert np.any(kernel_of(inner, tested) != values)
+    np.testing.assert_array_equal(kernel_of(wrapped, tested), values)
+
+
+def test_attackers_do_not_reach_frozen_layers():
+  """FedDyn's server keeps the mean of what the clients send."""
+  built = build(
+    'algorithm=feddyn feddyn.evaluate=mean seed=1 local_epochs=1 batch_size=200 '
+    'frozen_layers=body attack.name=gaussian attack.fraction=0.3 attack.sigma=1.0'
+  )
+  mean = weights.flat({'params': after_a_round(built, of_server='memory').mean})
+  before = first_weights()
+  for name, array in mean.items():
+    is_frozen = 'encoder' in name
+    assert (np.abs(array - before[name]).max() < 1e-6) == is_frozen, name
+
+
 def test_the_body_has_its_own_learning_rate():
   """One step of plain SGD: the body moves by a tenth, the head as without the knob."""
   one_step = (
@@ -197,6 +287,23 @@ REFUSED = [
       'data.local_test': 0.25,
     },
     'has all layers that fedala blends',
+  ),
+  (
+    {'frozen_layers': 'encoder,head_hidden,head_output', 'algorithm': 'moon'},
+    'has all layers that compute the representation, which moon is about',
+  ),
+  (
+    {'frozen_layers': 'encoder,head_hidden,head_output', 'algorithm': 'fedproto'},
+    'has all layers that compute the representation, which fedproto is about',
+  ),
+  (
+    {
+      'frozen_layers': 'body',
+      'algorithm': 'decentralized_moon',
+      'participation': 1.0,
+      'moon.similarity_on': 'features',
+    },
+    'has all layers that compute the features, which decentralized_moon is about',
   ),
   (
     {'frozen_layers': 'body', 'optimizer.body_learning_rate': 0.1},

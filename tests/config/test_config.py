@@ -165,6 +165,41 @@ NESTEROV = '--config.optimizer.nesterov=true must be false with --config.algorit
       "--config.algorithm='fednova' must be another than fednova and fedexp with",
       {'attack.name': 'label_flip'},
     ),
+    (
+      'per_fedavg',
+      {
+        'data.local_test': 0.2,
+        'per_fedavg.hessian': 'difference',
+        'execution.dtype': 'bfloat16',
+      },
+      "--config.execution.dtype='bfloat16' must be float32 with "
+      "--config.per_fedavg.hessian='difference'.",
+      {'data.local_test': 0.2, 'execution.dtype': 'bfloat16'},
+    ),
+    (
+      'decentralized_fedavg',
+      {'availability.name': 'cyclic'},
+      '--config.availability.groups=2 never has two neighbours of --config.topology.',
+      {'availability.name': 'cyclic', 'topology.degree': 4},
+    ),
+    (
+      'decentralized_fedavg',
+      # Two rows of five: clients 0 and 1, or 0 and 5, are neighbours.
+      {'availability.name': 'cyclic', 'topology.name': 'grid'},
+      '--config.availability.groups=2 never has two neighbours of --config.topology.',
+      {
+        'availability.name': 'cyclic',
+        'topology.name': 'grid',
+        'availability.groups': 5,
+      },
+    ),
+    (
+      'decentralized_fedavg',
+      {'availability.name': 'cyclic', 'availability.groups': 4},
+      '--config.availability.groups=4 never has two neighbours of --config.topology.',
+      # Clients 0 and 9 are neighbours.
+      {'availability.name': 'cyclic', 'availability.groups': 3},
+    ),
   ],
 )
 def test_a_rule_holds_for_its_part_alone(algorithm, values, message, valid_values):

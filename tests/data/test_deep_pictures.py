@@ -241,3 +241,28 @@ def test_a_model_of_16_bit_numbers_takes_pictures_of_16_bits_only(tmp_path, caps
   folder_of(tmp_path / 'shallow', dtype=np.uint8)
   assert predict([*words, f'--input={tmp_path}/shallow/test']) == ExitCode.USAGE
   assert 'has 8 bits in each channel' in capsys.readouterr().err
+
+
+def test_the_range_of_arrays_is_not_that_of_pictures(tmp_path):
+  """Arrays of 10 bits, with the channel first, and the same grey levels in files."""
+  levels = np.random.default_rng(0).integers(0, 256, (8, 8, 8), np.uint8)
+  for row, pixels in enumerate(levels):
+    for split in ('train', 'test'):
+      write(tmp_path / f'set/{split}/class{row // 4}/{row}.png', pixels)
+  arrays = np.rint(levels[:, None] * (1023 / 255)).astype(np.uint16)
+  labels = np.arange(8) // 4
+  names = ('train_x', 'train_y', 'test_x', 'test_y')
+  splits = dict(zip(names, (arrays, labels) * 2, strict=True))
+  np.savez(tmp_path / 'set.npz', **splits)
+  knobs = {'data.source': 'npz', 'data.path': str(tmp_path / 'set.npz')}
+  run = trained_run(tmp_path, knobs | {'data.range': '0,1023', 'data.axes': 'CHW'})
+  rows = []
+  for words in (
+    [f'--input={tmp_path}/set.npz'],
+    [f'--input={tmp_path}/set', '--source=imagefolder'],
+  ):
+    flags = [f'--workdir={run}', f'--output={tmp_path}/out.csv', *words]
+    assert predict(flags) == ExitCode.DONE
+    with open(tmp_path / 'out.csv', newline='') as file:
+      rows.append(list(csv.DictReader(file)))
+  assert rows[0] == rows[1]

@@ -213,6 +213,10 @@ def test_the_owner_of_each_example_counts_in_the_digest():
     (np.zeros((4, 1), int), r'train_client has shape \(4, 1\)'),
     (np.zeros(4), 'train_client is float64, neither integers nor text'),
     (np.array(list('abcd')), 'train_client and test_client must be of one type'),
+    (
+      np.array([1, 2, 3, 2**63], np.uint64),
+      'train_client has 9223372036854775808, beyond int64: write them as text',
+    ),
   ],
 )
 def test_ids_of_another_length_or_type(ids, message):

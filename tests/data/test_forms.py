@@ -546,6 +546,8 @@ def converted(knobs, path):
     ((5,), 'int64', {'data.axes': 'T', 'data.range': '0,99'}),
     ((5,), 'float32', {'data.normalize': 'per_channel'}),
     ((3, 6, 7), 'float32', {'data.axes': 'CHW', 'data.normalize': 'per_feature'}),
+    # Grey levels that could be read with the channels first.
+    ((4, 6, 6), 'uint8', {'data.axes': 'HWC'}),
   ],
 )
 def test_a_converted_file_says_what_its_arrays_are(shape, dtype, changes, tmp_path):

@@ -305,6 +305,23 @@ def test_patients_are_no_classes_of_sites(names, words, tmp_path):
   assert (data.class_names, data.clients) == (('ill', 'well'), None)
 
 
+@pytest.mark.parametrize(
+  ('names', 'folder'),
+  [
+    (['s1/ill', 's1/well/b1', 's1/well/b2', 's2/ill', 's2/well'], 's1/well/b1'),
+    (['ill', 'well', 'well/x/y'], 'well/x/y'),
+    (['s1/ill/images', 's1/well', 's2/ill', 's2/well'], 's1/ill/images'),
+    (['ill/images', 'ill/images/x', 'well/images'], 'ill/images/x'),
+    (['train/ill', 'train/well', 'test/ill', 'test/ill/x/y', 'test/well'], 'ill/x/y'),
+  ],
+)
+def test_pictures_below_the_last_level_are_refused(names, folder, tmp_path):
+  put_tree(tmp_path / 'set', names)
+  fraction = 0.0 if names[0].startswith('train') else 0.2
+  with refused(DataError, f'the folder {folder!r} holds images, deeper than CLASS'):
+    load(knobs_of('imagefolder', tmp_path / 'set'), test_fraction=fraction)
+
+
 def test_patients_or_sites_that_stand_first_are_users(tmp_path, capsys):
   """A class that two users share is enough."""
   put_tree(tmp_path / 'set', ['p1/ill', 'p2/ill', 'p3/well'])

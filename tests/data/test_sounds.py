@@ -135,6 +135,13 @@ def test_a_divided_folder_without_speakers(tmp_path):
     load(knobs, test_fraction=0.2)
 
 
+def test_a_training_folder_alone_is_no_speaker(tmp_path):
+  knobs = folder_of(tmp_path, speakers=('train',))
+  (tmp_path / 'docs').mkdir()
+  data = load(knobs)
+  assert (data.class_names, data.clients) == (('high', 'low'), None)
+
+
 def wav_without_data(path):
   """The file, whose first chunk claims to take all of it."""
   content = bytearray(path.read_bytes())

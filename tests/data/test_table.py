@@ -78,13 +78,15 @@ def test_columns_are_numbers_users_and_labels(suffix, tmp_path, capsys):
     np.testing.assert_array_equal(owners, row // 8)
 
 
-def test_two_files_share_columns_and_categories(tmp_path):
+def test_two_files_share_columns_and_categories(tmp_path, capsys):
   frame = frame_of().drop(columns='hospital')
   write(frame[::-1], tmp_path / 'set/train.csv')
   # In another order, and without nurses.
   test = frame[frame.job == 'clerk'][frame.columns[::-1]]
   write(test, tmp_path / 'set/test.csv')
+  write(frame, tmp_path / 'set/val.csv')
   data = load(knobs_of(tmp_path / 'set', {'test_fraction': 0.0, 'client': ''}))
+  assert ': not used: val.csv.\n' in capsys.readouterr().err
   assert data.clients is None
   np.testing.assert_array_equal(data.test_images[:, 0], test.age)
   np.testing.assert_array_equal(data.test_images[:, 3], 0)
@@ -117,6 +119,18 @@ def test_a_table_that_cannot_be_used_is_refused(change, knobs, words, tmp_path):
   path = write(frame, tmp_path / 'patients.csv')
   with refused(DataError, words):
     load(knobs_of(path, knobs))
+
+
+def test_a_user_has_one_name_in_all_parts_of_a_large_file(tmp_path):
+  """Pandas can give each part of a file types of its own; 007 would be 7 in one."""
+  names = ['label', 'client', *(f'x{column}' for column in range(98))]
+  zeros = ',0' * 98
+  rows = [f'{row % 2},007{zeros}' for row in range(9000)]
+  rows += [f'{row % 2},{client}{zeros}' for client in ('007', 'a') for row in range(4)]
+  path = tmp_path / 'large.csv'
+  path.write_text('\n'.join([','.join(names), *rows]))
+  knobs = {'label': 'label', 'client': 'client', 'categories': ''}
+  assert load(knobs_of(path, knobs)).clients.tolist() == ['007', 'a']
 
 
 @pytest.mark.parametrize('has_job', [True, False])
@@ -157,6 +171,8 @@ def test_a_column_that_a_test_file_lacks_is_refused(name, tmp_path):
   [
     # pandas would call the second one label.1, and take it for a feature.
     ('age,label,label\n63,1,1\n41,0,0\n', 'several columns of one name: label'),
+    # The numbers of the rows, as pandas writes them.
+    (',age,label\n0,63,1\n1,41,0\n', 'has a column without a name: name it, or'),
     # It would shift each row by one.
     (
       'age,dose,label\n61,3,1,0\n45,2,0,1\n',

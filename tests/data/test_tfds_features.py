@@ -78,7 +78,7 @@ def all_features(kinds):
   return kinds.FeaturesDict(
     signals
     | {
-      'body': {'weight': np.float32, 'age': np.int64},
+      'body': {'weight': np.float32, 'age': np.int64, 'smokes': np.bool_},
       'sizes': kinds.Tensor(shape=(None,), dtype=np.int64),
       'note': kinds.Text(),
       'person': np.int64,
@@ -102,7 +102,11 @@ def examples_of(split):
         for encoding in ENCODINGS
       }
       | {
-        'body': {'weight': 60.5 + 9 * label + number / 64, 'age': 30 + number},
+        'body': {
+          'weight': 60.5 + 9 * label + number / 64,
+          'age': 30 + number,
+          'smokes': number % 3 == 0,
+        },
         'sizes': [1] * number,
         'note': ('it falls', 'up it goes')[label] + f' {number}',
         'person': number % 3,
@@ -156,19 +160,20 @@ def test_the_supervised_pair_is_read_and_knobs_say_how(knobs):
 @pytest.mark.parametrize(
   ('features', 'names'),
   [
-    ('body', ('body/age', 'body/weight')),
+    ('body', ('body/age', 'body/smokes', 'body/weight')),
     ('body/weight,person', ('body/weight', 'person')),
     ('body/age', ('body/age',)),
-    ('*', ('body/age', 'body/weight')),
+    ('body/smokes', ('body/smokes',)),
+    ('*', ('body/age', 'body/smokes', 'body/weight')),
   ],
 )
 def test_single_numbers_are_a_table(knobs, features, names):
   data = load(knobs, features=features, client='person')
   rows = [
-    [example['body']['age'], example['body']['weight'], example['person']]
+    [*map(example['body'].get, ('age', 'smokes', 'weight')), example['person']]
     for example in EXAMPLES['test']
   ]
-  columns = ['body/age', 'body/weight', 'person']
+  columns = ['body/age', 'body/smokes', 'body/weight', 'person']
   expected = np.array(rows)[:, [columns.index(name) for name in names]]
   np.testing.assert_array_equal(data.test_images, expected)
   assert data.feature_names == names
@@ -227,7 +232,10 @@ def test_features_that_are_not_so_are_refused(knobs, changes, error, words):
       r'must have a class label .ClassLabel.* convert it',
     ),
     (
-      lambda kinds: {'label': kinds.ClassLabel(num_classes=2), 'a': np.bool_},
+      lambda kinds: {
+        'label': kinds.ClassLabel(num_classes=2),
+        'a': kinds.Tensor(shape=(2,), dtype=np.bool_),
+      },
       "tensors of numbers of one shape, or texts, and has .*'a'",
     ),
     (
@@ -254,10 +262,8 @@ def test_a_set_without_evident_examples_is_refused(tmp_path, make_features, word
 
   names = make_features(tfds.features)
   example = {name: values[name] for name in names}
-  if 'label' not in names:
-    example['a'] = [0.0, 1.0]
-  if names.get('a') is np.bool_:
-    example['a'] = True
+  if isinstance(names.get('a'), tfds.features.Tensor):
+    example['a'] = [0, 1]
   splits = {'train': [example], 'test': [example]}
   with refused(DataError, words):
     load(prepare(tmp_path, 'mine', features, splits))

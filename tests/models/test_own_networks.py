@@ -9,7 +9,9 @@ import pytest
 import moon_jax
 from moon_jax import models
 from moon_jax.__main__ import launch
-from moon_jax.core.errors import ExitCode
+from moon_jax.algorithms import fedbabu
+from moon_jax.core.errors import ExitCode, UsageError
+from tests import refusals
 from tests.selection import few
 
 pytestmark = pytest.mark.usefixtures('own_parts', 'quick_runs')
@@ -149,3 +151,18 @@ def test_features_that_are_left_out_are_the_representation():
   outputs = network.apply(network.init(0), jnp.ones((2, 4, 4, 1)))
   np.testing.assert_array_equal(outputs.features, outputs.representation)
   assert {path[1] for path in network.layers().output} == {'Dense_1'}
+  assert {path[1] for path in network.layers().body} == {'Dense_0'}
+
+
+def test_a_representation_that_is_the_logits_has_no_output_layer_behind_it():
+  class LogitsTwice(nn.Module):
+    @nn.compact
+    def __call__(self, images):
+      logits = nn.Dense(3)(images.reshape(len(images), -1))
+      return moon_jax.Outputs(representation=logits, logits=logits)
+
+  network_layers = models.of_module(LogitsTwice(), (4, 4, 1)).layers()
+  with refusals.refused(
+    UsageError, 'never trains the output layer, which cannot be found'
+  ):
+    fedbabu.fedbabu(network_layers=network_layers)

@@ -251,6 +251,9 @@ def test_the_knobs_decide_who_takes_part():
   assert everyone.stragglers_send_partial_work
   solo = participation({'algorithm': 'solo', 'attack.name': 'ipm'} | partial)
   assert (solo.num_stragglers, solo.attackers) == (0, None)
+  # A config file may set what its other algorithms use.
+  unused = {'algorithm': 'centralized', 'availability.name': 'cyclic'}
+  assert participation(unused).available.period == 1
 
 
 def local_work(knobs):

@@ -59,6 +59,37 @@ def test_the_flags_that_claiming_gives_xla(monkeypatch, deterministic):
   assert ('--xla_gpu_deterministic_ops=true' in flags) == deterministic
 
 
+def test_what_makes_gpus_deterministic_cannot_come_when_they_are_in_use(monkeypatch):
+  monkeypatch.setenv('XLA_FLAGS', '--xla_force_host_platform_device_count=8')
+  jax.devices()  # from now on JAX is in use
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  devices.claim('auto')
+  flags = os.environ['XLA_FLAGS']
+  with pytest.raises(UsageError, match='deterministic=true comes too late: JAX uses G'):
+    devices.claim('auto', deterministic=True)
+  assert os.environ['XLA_FLAGS'] == flags  # so that a second try is refused, too
+  monkeypatch.setenv('XLA_FLAGS', f'{flags} --xla_gpu_deterministic_ops=true')
+  devices.claim('auto', deterministic=True)
+
+
+@pytest.mark.parametrize(
+  ('platforms', 'visible', 'gpus'),
+  [
+    ('', '4,7', ['4', '7']),
+    ('cuda,cpu', 'GPU-8932f937', ['GPU-8932f937']),
+    ('gpu', '', []),
+    ('', '-1', []),
+    ('', '0,-1,1', ['0']),
+    ('', '0,,1', ['0']),
+    ('cpu', '0,1', []),
+  ],
+)
+def test_the_gpus_that_jax_will_use(monkeypatch, platforms, visible, gpus):
+  monkeypatch.setenv('JAX_PLATFORMS', platforms)
+  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', visible)
+  assert devices.visible_gpus() == gpus
+
+
 CLAIM = """
 import jax
 from moon_jax.platform import devices

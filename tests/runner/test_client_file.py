@@ -2,15 +2,17 @@
 
 import gzip
 import math
+from unittest import mock
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from moon_jax.core.errors import NoCheckpointError, RunError
-from moon_jax.runner import client_file
+from moon_jax.runner import callbacks, client_file, plots
 from moon_jax.runner.client_file import ClientFile, Columns
 from moon_jax.runner.run_files import CLIENTS
+from tests.conftest import draw_pictures
 from tests.runner.test_files import fill
 
 COLUMNS = Columns(
@@ -96,6 +98,22 @@ def test_a_run_that_is_older_than_the_file_goes_on(tmp_path):
   with ClientFile(tmp_path, COLUMNS, tested_rounds=[10, 20, 30]) as file:
     assert file.num_missing == 2
   assert client_file.read(tmp_path).rounds.tolist() == [30]
+  with ClientFile(tmp_path, COLUMNS, tested_rounds=[10, 20]) as file:
+    assert file.num_missing == 2
+  assert client_file.read(tmp_path) is None
+
+
+def test_damage_in_rounds_that_are_run_again_is_none(tmp_path):
+  whole = write(tmp_path, 10, 20)
+  up_to_10 = write(tmp_path, 10)
+  damaged = bytearray(whole + b'the end')
+  damaged[len(up_to_10) + 20] ^= 1
+  for tested_rounds in ([10], []):
+    (tmp_path / CLIENTS).write_bytes(damaged)
+    with ClientFile(tmp_path, COLUMNS, tested_rounds) as file:
+      for number in (10, 20)[len(tested_rounds) :]:
+        file.add(number, numbers_of(number))
+    assert (tmp_path / CLIENTS).read_bytes() == whole
 
 
 def test_a_file_that_is_not_of_this_state_is_refused(tmp_path):
@@ -160,8 +178,26 @@ def test_a_metric_may_be_new_in_a_later_round_and_undefined(tmp_path):
 def test_a_round_that_grows_beyond_all_measure_is_not_unpacked(tmp_path, monkeypatch):
   monkeypatch.setattr(client_file.files, 'MOST_TEXT_BYTES', 10_000)
   (tmp_path / CLIENTS).write_bytes(gzip.compress(bytes(10**6)))
-  with pytest.raises(NoCheckpointError, match='a round has more than 10,000 bytes'):
+  with pytest.raises(NoCheckpointError, match='large: a round has more than 10,000 b'):
     client_file.read(tmp_path)
+
+
+def test_a_run_with_more_numbers_than_are_read_ends_without_their_picture(
+  tmp_path, monkeypatch
+):
+  write(tmp_path, 10, 20)
+  monkeypatch.setattr(client_file, '_MOST_BYTES', 100)
+  lines, pictures = [], []
+  for name in ('curves', 'heat_map', 'clients'):
+    monkeypatch.setattr(plots, name, lambda path, *_, **__: pictures.append(path.name))
+  experiment = mock.MagicMock()
+  run = callbacks.Run(None, tmp_path, experiment, [{'round': 20}], range(0))
+  draw_pictures(callbacks.PictureDrawer(run, [], lines.append))
+  assert lines == [
+    f'clients.png is left out: {tmp_path / CLIENTS} is too large: its text has more '
+    'than 100 bytes.'
+  ]
+  assert pictures == ['curves.png', 'partition.png']
 
 
 def test_a_full_disk_is_one_line_and_loses_no_round(disk):

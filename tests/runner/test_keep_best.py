@@ -3,6 +3,7 @@
 import errno
 import shutil
 from types import MappingProxyType
+from unittest import mock
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ import moon_jax
 from moon_jax.core import files
 from moon_jax.core.errors import RunError, UsageError
 from moon_jax.predict import command
-from moon_jax.runner import checkpoint, checkpoint_folder
+from moon_jax.runner import callbacks, checkpoint, checkpoint_folder
 from tests.processes import launched
 from tests.run_directories import TINY
 from tests.selection import few
@@ -277,6 +278,24 @@ def test_validation_examples_of_the_data_choose(tmp_path):
   accuracies = [line['validation_accuracy'] for line in run.metrics]
   best_round = np.argmax(accuracies) + 1
   assert moon_jax.load(run.workdir, round='best').round == best_round
+
+
+@pytest.mark.parametrize(
+  ('best_by', 'kept', 'is_told'),
+  [('accuracy', 0.5, True), ('accuracy', 0.75, False), ('loss', 0.75, True)],
+)
+def test_a_better_round_that_an_earlier_start_did_not_keep_is_told(
+  best_by, kept, is_told, tmp_path
+):
+  column = f'validation_{best_by}'
+  checkpoints = mock.Mock(best_manifest={'best_by': column, 'best_number': kept})
+  history = [{column: 0.5}, {column: 0.75}, {column: None}, {}]
+  lines = []
+  keeper = callbacks.BestKeeper(checkpoints, config({'best_by': best_by}), lines.append)
+  keeper.begin(callbacks.Run(None, tmp_path, None, history, range(4, 6)))
+  assert [f'the best round by {column} among the 4 so' in line for line in lines] == [
+    True
+  ] * is_told
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from moon_jax.algorithms import moon
 from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import NoCheckpointError, UsageError
-from moon_jax.core.types import ClientMetrics
+from moon_jax.core.types import ClientMetrics, Form
 from moon_jax.planning.plan import Cohort, LaneSchedule, RoundPlan
 from moon_jax.round.evaluation import Score
 from moon_jax.round.traffic import Traffic
@@ -111,6 +111,9 @@ def test_round_record():
   for clashing in (
     of_two(sums, round=0.0),
     of_two(sums, bytes_up=0.0),
+    of_two(sums, stragglers=0.0),  # which this run does not record
+    of_two(sums, attackers=0.0),
+    of_two(sums | {'skipped_clients': [0.0, 0.0]}),
     of_two(sums, test_accuracy=0.0),
     of_two(sums, temperature_mean=0.0, reports={'temperature': [1.0, 0.5]}),
     of_two(sums, reports={'drift': [0.0, 1.0]}),
@@ -359,8 +362,30 @@ def test_a_run_that_goes_on_is_not_finished(tmp_path):
   with pytest.raises(NoCheckpointError):
     records_lib.Records(tmp_path, 1)
   assert run_directory.rounds_finished(tmp_path) == 4
+  with records_lib.Records(tmp_path, 0) as records:
+    assert run_directory.rounds_finished(tmp_path) == 4  # what comes next may fail, too
+    records.add_metrics(metrics_line(1))
+    assert run_directory.rounds_finished(tmp_path) == 0
+  # A run that has lost rounds is not finished, whatever comes next.
+  files.write_json(tmp_path / run_directory.SUMMARY, {'rounds': 1} | BESTS)
   with records_lib.Records(tmp_path, 0):
     assert run_directory.rounds_finished(tmp_path) == 0
+
+
+def test_a_summary_that_has_lost_why_the_run_was_ended(tmp_path):
+  lost = {'rounds': 4, 'rounds_asked': 10**6} | BESTS
+  files.write_json(tmp_path / run_directory.SUMMARY, lost)
+  config = cli.parse(['--config.num_rounds=10']).config
+  assert run_directory.why_finished(tmp_path, config) == ''
+
+
+def test_a_table_of_very_many_columns_is_described(tmp_path):
+  numbers = {'mean': [0.0] * 20_000, 'std': [1.0] * 20_000}
+  form = Form(kind='table', content='numbers')._asdict()
+  description = {'shape': [20_000], 'form': form} | numbers
+  with begin(tmp_path, images=description):
+    config = files.read_json(tmp_path / run_directory.CONFIG)
+  assert config['images']['shape'] == [20_000]
 
 
 def test_rounds_saved(tmp_path):
@@ -378,7 +403,15 @@ def test_rounds_saved(tmp_path):
   assert run_directory.rounds_saved(tmp_path) == 3
 
 
-def begin(workdir, digest='digest', *words, of_words='', of_weights='', of_trace=''):
+def begin(
+  workdir,
+  digest='digest',
+  *words,
+  of_words='',
+  of_weights='',
+  of_trace='',
+  images=IMAGES,
+):
   """Begins a run in the directory."""
   request = cli.parse([f'--workdir={workdir}', *words])
   digests = run_directory.InputDigests(
@@ -387,7 +420,7 @@ def begin(workdir, digest='digest', *words, of_words='', of_weights='', of_trace
     weights_digest=of_weights,
     trace_digest=of_trace,
   )
-  return run_directory.begin(request, digests, IMAGES)
+  return run_directory.begin(request, digests, images)
 
 
 def test_one_process_at_a_time_and_always_the_same_experiment_and_data(tmp_path):

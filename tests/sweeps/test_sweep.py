@@ -1,5 +1,6 @@
 """A sweep gives what launch.py gives, but sooner; after a stop the rest is trained."""
 
+import functools
 import importlib
 import os
 import pathlib
@@ -394,6 +395,50 @@ def test_a_second_process_begins_where_a_run_cannot_use_all_cores(
   assert jobs == (number, f'{reason}; --jobs chooses another number')
 
 
+@pytest.mark.parametrize(
+  ('seeds', 'trains_here', 'lines'),
+  [('0', True, ''), ('0,1', False, '2 processes: 2 GPUs; --jobs chooses another numb')],
+)
+def test_one_run_that_is_left_trains_in_this_process_on_a_gpu(
+  seeds, trains_here, lines, tmp_path, monkeypatch
+):
+  done = []
+  monkeypatch.setattr(running.devices, 'visible_gpus', lambda: ['0', '1'])
+
+  def claim_devices(runs, *, trains_here):
+    done.append(trains_here)
+
+  def run_in_processes(*given):
+    done.append('in processes')
+
+  monkeypatch.setattr(running, 'claim_devices', claim_devices)
+  monkeypatch.setattr(running, 'run_in_processes', run_in_processes)
+  monkeypatch.setattr(running, 'run_here', lambda *given: done.append('here'))
+  words = [*TINY, '--over', f'seed={seeds}', '--out=out']
+  program = functools.partial(command.main)  # to which `sweep` gives no --jobs
+  process = sweep(tmp_path, words, program=program)
+  assert process.returncode == ExitCode.FAILED  # no run is finished
+  assert done == [trains_here, 'here' if trains_here else 'in processes']
+  assert process.stdout.startswith(lines)
+
+
+def test_what_any_run_asks_for_is_claimed_once(monkeypatch):
+  claimed = []
+
+  def claim(requested, *, deterministic):
+    claimed.append((requested, deterministic))
+
+  monkeypatch.setattr(running.devices, 'claim', claim)
+  monkeypatch.setattr(running.devices, 'visible_gpus', lambda: [])
+  words = [word for word in TINY if 'devices' not in word]
+  over = ('--over', 'execution.deterministic=false,true', '--out=out', '--over')
+  for counts in ('1,3,2', '3,auto'):
+    runs = command.parse([*words, *over, f'execution.devices={counts}']).runs
+    running.claim_devices(runs, trains_here=True)
+    running.most_steps([run.request.config for run in runs], running.caching_loader())
+  assert claimed == [(3, True), (3, True), ('auto', True), ('auto', True)]
+
+
 def test_processes_that_share_a_gpu_are_told_whether_mps_runs(tmp_path, monkeypatch):
   monkeypatch.setenv('CUDA_MPS_PIPE_DIRECTORY', str(tmp_path))
   assert running.describe_sharing(3, 1).startswith(
@@ -489,18 +534,15 @@ def test_seeds_betas_and_mus_share_one_program(tmp_path):
 def test_processes_that_share_a_gpu_do_not_take_its_memory_in_advance(
   share, gpu, takes_in_advance, monkeypatch
 ):
-  # Else this process would end with its parent, compile in turn with others, or lose
-  # its cores.
-  system, take_turns, set_cores = mock.Mock(), mock.Mock(), mock.Mock()
-  monkeypatch.setattr(running.ctypes, 'CDLL', system)
+  # Else this process would compile in turn with others, or lose its cores.
+  take_turns, set_cores = mock.Mock(), mock.Mock()
   monkeypatch.setattr(running.compile_cache, 'take_turns', take_turns)
   monkeypatch.setattr(os, 'sched_setaffinity', set_cores)
+  monkeypatch.setenv('JAX_PLATFORMS', '')
   with mock.patch.dict(os.environ, {'CUDA_VISIBLE_DEVICES': '4,7'}):
     os.environ.pop('XLA_PYTHON_CLIENT_PREALLOCATE', None)
     running.take_share(share)
     assert os.environ['CUDA_VISIBLE_DEVICES'] == gpu
     assert os.environ.get('XLA_PYTHON_CLIENT_PREALLOCATE') == takes_in_advance
-  ends_with_parent = mock.call(running._PR_SET_PDEATHSIG, signal.SIGTERM)
-  assert system.return_value.prctl.mock_calls == [ends_with_parent]
   take_turns.assert_called_once_with()
   set_cores.assert_not_called()

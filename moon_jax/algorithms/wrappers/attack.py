@@ -15,6 +15,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from moon_jax import catalog
 from moon_jax.algorithms.base import Algorithm
+from moon_jax.algorithms.private import Paths
 from moon_jax.core import tree
 from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
@@ -100,7 +101,12 @@ def _mean(stacked: PyTree, weights: jax.Array) -> PyTree:
   return jax.tree.map(lambda leaf: leaf / total_weight, sums)
 
 
-def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algorithm:
+def with_attack(
+  inner: Algorithm,
+  name: str,
+  numbers: dict[str, float],
+  frozen: Paths = frozenset(),
+) -> Algorithm:
   """The algorithm under an attack: some clients send the server other models.
 
   Where no client is honest, or no honest model finite, attackers whose model depends on
@@ -110,6 +116,8 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
     inner: an algorithm with a server.
     name: name of an attack in the catalog.
     numbers: the knobs of the attack.
+    frozen: paths of the variables that do not train; nobody sends them, so attackers
+      cannot change them.
 
   Raises:
     KnobError: when traced, the clients send no model.
@@ -147,7 +155,8 @@ def with_attack(inner: Algorithm, name: str, numbers: dict[str, float]) -> Algor
         draws=uploads.attack_seeds,
       )
       malicious = attack.function(knowledge, **attack_options)
-      return model | {'params': tree.where(attacking, malicious, trained)}
+      attacked = model | {'params': tree.where(attacking, malicious, trained)}
+      return tree.kept_at(frozen, attacked, model)
 
     sent = uploads._replace(stacked=tree.map_models(attack_model, uploads.stacked))
     if not inner.needs_all_uploads:

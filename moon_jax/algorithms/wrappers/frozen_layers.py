@@ -1,5 +1,7 @@
 """Layers that keep their bits when models are averaged, because they do not train."""
 
+import jax
+
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.private import Paths, layer_names, named_paths
 from moon_jax.core import tree
@@ -39,9 +41,9 @@ def frozen_paths(names: str, network_layers: Layers) -> Paths:
 def algorithm_with_frozen_layers(inner: Algorithm, frozen: Paths) -> Algorithm:
   """The algorithm that leaves frozen layers as they are outside the local optimizer.
 
-  The mean of equal numbers would round them, and a model that is trained along has a
-  weight decay of its own. Local training itself is that of
-  `freezing.network_with_frozen_layers`.
+  The mean of equal numbers would round them, also in a model that only tests see, and a
+  model that is trained along has a weight decay of its own. Local training itself is
+  that of `freezing.network_with_frozen_layers`.
 
   Args:
     inner: the algorithm.
@@ -59,8 +61,19 @@ def algorithm_with_frozen_layers(inner: Algorithm, frozen: Paths) -> Algorithm:
     new_gradient, local = inner.descent(gradient, gradient_at, variables, task)
     return new_gradient, tree.kept_at(frozen, local, task.local)
 
+  def evaluated(server, clients):
+    tested_models = inner.evaluated(server, clients)
+    num_models = len(jax.tree.leaves(tested_models)[0])
+    first_models = tree.repeat(server.variables, num_models)
+    return tree.kept_at(frozen, tested_models, first_models)
+
+  def personal(server, memory):
+    return tree.kept_at(frozen, inner.personal(server, memory), server.variables)
+
   return inner._replace(
     aggregate=aggregate,
     mixed=mixed if inner.mixed else None,
     descent=descent if inner.descent else None,
+    evaluated=evaluated,
+    personal=personal if inner.personal else None,
   )

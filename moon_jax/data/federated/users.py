@@ -88,7 +88,11 @@ def _checked_ids(name: str, ids: np.ndarray, num_examples: int) -> np.ndarray:
     return np.char.decode(ids, 'utf-8', 'backslashreplace')
   if ids.dtype.kind not in 'iuU':
     raise DataError(f'{name} is {ids.dtype}, neither integers nor text.')
-  return ids if ids.dtype.kind == 'U' else ids.astype(np.int64)
+  if ids.dtype.kind == 'U':
+    return ids
+  if ids.max(initial=0) > np.iinfo(np.int64).max:
+    raise DataError(f'{name} has {ids.max()}, beyond int64: write them as text.')
+  return ids.astype(np.int64)
 
 
 def _renumbered(dataset: Dataset, with_training_data: np.ndarray) -> Dataset:
