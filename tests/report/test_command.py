@@ -87,7 +87,7 @@ def test_compare_prints_a_line_for_each_run(tmp_path, capsys):
   assert rows == [
     f'finished 7 76.00 76.00 test 70.40 76.00 7 10.5 {seconds} 50',
     f'finished 7 81.00 82.00 test 77.80 76.00 4 6.0 {seconds} 50',
-    'unfinished 2 20.00 20.00 test 15.00 76.00 - - 5.5 50',
+    'unfinished 2 20.00 20.00 test - 76.00 - - 5.5 50',
   ]
 
 
