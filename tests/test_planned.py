@@ -88,7 +88,7 @@ def test_a_run_that_diverged_is_the_lowest(runs):
   cells = '+1.0, +2.0, FedAvg diverged |  | 0.250 | 0.750 |'
   assert first_row(names[1]) == f'| beta 0.05 | {cells}'
   cells = '+1.0, +2.0, both diverged |  | 0.500 | 0.750 |'
-  assert first_row(*names) == f'| beta 0.05 | {cells}'
+  assert first_row(names[0], names[1]) == f'| beta 0.05 | {cells}'
 
 
 def without_an_end(run):

@@ -182,13 +182,11 @@ def test_a_layer_that_nobody_sends_is_not_attacked():
   np.testing.assert_array_equal(params['a'], with_head.variables['params']['a'])
 
 
-@pytest.mark.parametrize('name', ['gaussian', 'ipm'])
-def test_a_frozen_layer_is_not_attacked(name):
-  numbers = world.ATTACKS[name]
+def test_a_frozen_layer_is_not_attacked():
   frozen = frozenset({('params', 'b')})
   sent = uploads([NOBODY, 3, NOBODY, NOBODY, 4, NOBODY, 5])
-  _, honest = aggregated(name, uploads([NOBODY] * 7), **numbers)
-  _, attacked = aggregated(name, sent, frozen=frozen, **numbers)
+  _, honest = aggregated('gaussian', uploads([NOBODY] * 7), sigma=0.1)
+  _, attacked = aggregated('gaussian', sent, frozen=frozen, sigma=0.1)
   honest, attacked = honest.variables['params'], attacked.variables['params']
   np.testing.assert_array_equal(attacked['b'], honest['b'])
   assert np.abs(attacked['a'] - honest['a']).max() > 1e-3

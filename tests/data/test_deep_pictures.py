@@ -251,9 +251,8 @@ def test_the_range_of_arrays_is_not_that_of_pictures(tmp_path):
       write(tmp_path / f'set/{split}/class{row // 4}/{row}.png', pixels)
   arrays = np.rint(levels[:, None] * (1023 / 255)).astype(np.uint16)
   labels = np.arange(8) // 4
-  names = ('train_x', 'train_y', 'test_x', 'test_y')
-  splits = dict(zip(names, (arrays, labels) * 2, strict=True))
-  np.savez(tmp_path / 'set.npz', **splits)
+  path = tmp_path / 'set.npz'
+  np.savez(path, train_x=arrays, train_y=labels, test_x=arrays, test_y=labels)
   knobs = {'data.source': 'npz', 'data.path': str(tmp_path / 'set.npz')}
   run = trained_run(tmp_path, knobs | {'data.range': '0,1023', 'data.axes': 'CHW'})
   rows = []
