@@ -71,9 +71,9 @@ class KeptRun(NamedTuple):
     """SHA-256 of the data; '' if an old run did not record it."""
     return self.provenance.get('data_digest', '')
 
-  def starts(self) -> list[Record]:
+  def starts(self) -> list[Mapping[str, Any]]:
     """The provenance of all starts of the run, the first one first."""
-    return [*self.provenance.get('earlier', []), self.provenance]
+    return _starts(self.provenance)
 
   def column(self, name: str) -> pd.Series:
     """Round -> number, where a column of metrics.jsonl has one."""
@@ -165,9 +165,14 @@ def devices(description: Mapping[str, Any]) -> list[str]:
 
   description: content of its config.json, or what is kept of it.
   """
-  starts = [*description.get('earlier', []), description]
+  starts = _starts(description)
   names = [name for start in starts for name in start.get('devices') or []]
   return list(dict.fromkeys(names))
+
+
+def _starts(description: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+  """What a config.json says of each start, the first one first."""
+  return [*description.get('earlier', []), description]
 
 
 # --- keeping --------------------------------------------------------------------------

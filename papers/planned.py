@@ -46,8 +46,8 @@ def signed_rank_p(paired_differences: Sequence[float]) -> float:
   """The two-sided p-value of Wilcoxon's signed-rank test, over all signs of the ranks.
 
   Equal sizes share their mean rank, and a difference of 0 has none. An infinite one has
-  the largest rank. Equal
-  numbers of right answers make equal sizes: what differs by rounding alone is equal.
+  the largest rank. Equal numbers of right answers make equal sizes: what differs by
+  rounding alone is equal.
   """
   rounded = np.round(paired_differences, _DECIMALS)
   signed_ranks = np.sign(rounded) * stats.rankdata(np.abs(rounded))

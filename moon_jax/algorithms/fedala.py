@@ -108,9 +108,11 @@ def fedala(
   def personal(server, memory):
     if evaluate == 'blend':
       return download(server.variables, memory)
-    return jax.tree.map(
-      lambda o, g: jnp.where(memory.has_trained, o, g), memory.model, server.variables
-    )
+
+    def own_or_global(own_leaf, server_leaf):
+      return jnp.where(memory.has_trained, own_leaf, server_leaf)
+
+    return jax.tree.map(own_or_global, memory.model, server.variables)
 
   return base.Algorithm(
     hyperparameters={'eta': eta, 'threshold': threshold},

@@ -41,9 +41,10 @@ def with_fixed(fixed: Paths) -> base.Algorithm:
     _, unchanged = divided(server.variables, fixed)
     return server._replace(variables=joined(mean.weighted, unchanged))
 
+  leave_fixed = leaving(fixed)
   return base.Algorithm(
-    correct=without_gradient(fixed),
-    after_update=leaving(fixed),
+    correct=without_gradient(leave_fixed),
+    after_update=leave_fixed,
     upload=upload,
     aggregate=aggregate,
   )

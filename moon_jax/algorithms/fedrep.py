@@ -1,8 +1,5 @@
 """FedRep: Collins et al., ICML 2021, arXiv:2102.07078: the head, then the body."""
 
-import jax
-import jax.numpy as jnp
-
 from moon_jax.algorithms import base
 from moon_jax.algorithms.private import (
   Paths,
@@ -41,10 +38,6 @@ def fedrep(*, head_epochs: int, network_layers: Layers) -> base.Algorithm:
 def with_head(head: Paths, head_epochs: int) -> base.Algorithm:
   """FedRep with the variables at these paths as the head."""
 
-  def gradient_of_head(grads, task):
-    of_body, of_head = divided({'params': grads}, head)
-    return joined(jax.tree.map(jnp.zeros_like, of_body), of_head)['params']
-
   def keep_body(updated, params, task):
     body_before, _ = divided({'params': params}, head)
     _, trained_head = divided({'params': updated}, head)
@@ -55,13 +48,14 @@ def with_head(head: Paths, head_epochs: int) -> base.Algorithm:
 
   head_training = base.Algorithm(
     download=joined,
-    correct=gradient_of_head,
+    correct=without_gradient(keep_body),
     after_update=keep_body,
     upload=trained_head,
   )
+  leave_head = leaving(head)
   return with_private(head)._replace(
-    correct=without_gradient(head),
-    after_update=leaving(head),
+    correct=without_gradient(leave_head),
+    after_update=leave_head,
     second_training=base.SecondTraining(
       algorithm=head_training, epochs=head_epochs, comes_first=True
     ),

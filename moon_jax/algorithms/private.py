@@ -91,16 +91,18 @@ def leaving(fixed: Paths) -> Callable:
   return after_update
 
 
-def without_gradient(fixed: Paths) -> Callable:
-  """The `correct` with which the parameters at these paths have a gradient of zero.
+def without_gradient(set_back: Callable) -> Callable:
+  """The `correct` with which parameters that do not train have a gradient of zero.
 
-  `leaving` sets them back in any case; this keeps their gradient out of the norm that
+  They do not move in any case; this keeps their gradient out of the norm that
   `optimizer.clip_norm` limits.
+
+  Args:
+    set_back: the `after_update` that sets these parameters back.
   """
 
   def correct(grads, task):
-    zeros = jax.tree.map(jnp.zeros_like, grads)
-    return tree.kept_at(fixed, {'params': grads}, {'params': zeros})['params']
+    return set_back(grads, jax.tree.map(jnp.zeros_like, grads), task)
 
   return correct
 

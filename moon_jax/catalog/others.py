@@ -29,7 +29,6 @@ Traits that rules and reports ask about:
   decaying       schedule that takes `optimizer.decay` and `.decay_every`
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -49,6 +48,7 @@ from moon_jax.catalog.entries import (
   word,
 )
 from moon_jax.core.flags import flag
+from moon_jax.core.shares import num_rows_of_grid
 
 # Modules with the code of the parts.
 _PARTITIONS = 'data.partition'
@@ -203,9 +203,7 @@ def _check_cyclic(values: Mapping[str, Any]) -> Iterator[str]:
     steps = range(1, values['topology.degree'] // 2 + 1)
     differences = {*steps, *(num_clients - step for step in steps)}
   elif topology == 'grid':
-    num_rows = math.isqrt(num_clients)
-    while num_clients % num_rows:
-      num_rows -= 1
+    num_rows = num_rows_of_grid(num_clients)
     differences = {1, num_clients // num_rows if num_rows > 1 else 1}
   else:
     return

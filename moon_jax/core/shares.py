@@ -1,5 +1,6 @@
-"""How many of a number of clients or examples a fraction is."""
+"""How a number of clients or examples is divided: by a fraction, into rows."""
 
+import math
 from fractions import Fraction
 
 
@@ -19,3 +20,20 @@ def share_of(count: int, fraction: float) -> int:
   """
   numerator, denominator = Fraction(repr(float(fraction))).as_integer_ratio()
   return (2 * numerator * int(count) + denominator) // (2 * denominator)
+
+
+def num_rows_of_grid(count: int) -> int:
+  """The number of rows of a full rectangle, as square as the count allows.
+
+  It has no more rows than columns; of a prime number it has one.
+
+  >>> num_rows_of_grid(12), num_rows_of_grid(16), num_rows_of_grid(7)
+  (3, 4, 1)
+
+  Args:
+    count: how many there are, at least 1.
+  """
+  num_rows = math.isqrt(count)
+  while count % num_rows:
+    num_rows -= 1
+  return num_rows

@@ -11,6 +11,7 @@ from scipy.sparse.csgraph import connected_components
 from moon_jax.core.errors import UsageError
 from moon_jax.core.flags import flag
 from moon_jax.core.keys import Purpose, host_rng
+from moon_jax.core.shares import num_rows_of_grid
 
 MAX_ATTEMPTS = 100
 
@@ -32,10 +33,7 @@ def grid(*, num_clients: int, seed: int = 0) -> sparse.csr_array:
   The borders are not joined. Rows times columns is N, as square as that allows; a
   prime N is a line. Clients are numbered row by row.
   """
-  num_rows = int(num_clients**0.5)
-  while num_clients % num_rows:
-    num_rows -= 1
-  ids = np.arange(num_clients).reshape(num_rows, -1)
+  ids = np.arange(num_clients).reshape(num_rows_of_grid(num_clients), -1)
   return _linked(
     num_clients,
     np.concatenate([ids[:, :-1].ravel(), ids[:-1].ravel()]),
