@@ -151,8 +151,8 @@ this list; the knobs are declared in moon_jax/catalog/.
                                                 2147483647]
   --config.augmentation.name=none               augmentation of training images; one of
                                                 none, flip, crop_flip, time_flip, jitter
-  --config.augmentation.padding=reflect         pixels beyond the border; zero is black;
-                                                one of reflect, zero
+  --config.augmentation.padding=reflect         pixels beyond the border; zero: the
+                                                number 0; one of reflect, zero
   --config.augmentation.jitter_sigma=0.05       deviation of the noise; 1 is what the
                                                 numbers are divided by; at least 0
   --config.optimizer.name=sgd                   optimizer of local training, new in each

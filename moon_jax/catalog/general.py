@@ -417,7 +417,7 @@ KNOBS = {
   ),
   'augmentation.name': word('none', 'augmentation of training images'),
   'augmentation.padding': word(
-    'reflect', 'pixels beyond the border; zero is black', _PADDINGS, needs=_CROPS
+    'reflect', 'pixels beyond the border; zero: the number 0', _PADDINGS, needs=_CROPS
   ),
   'augmentation.jitter_sigma': number(
     0.05,
