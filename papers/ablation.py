@@ -1,7 +1,7 @@
 """What one change of MOON's setting does: another partition, or another choice."""
 
 from moon_jax.report.statistics import estimate
-from papers.curve import endpoint
+from papers.curve import TITLES, endpoint
 from papers.differences import KeptRuns, paired, runs_of
 from papers.estimates import NOT_RUN, text
 from papers.markdown import table
@@ -19,13 +19,7 @@ _CHANGES = {
   'partial batches kept': 'ablation:all_batches_{}',
 }
 # Algorithm in the name of a variant -> its title; the first is the one to compare with.
-_TITLES = {
-  'fedavg': 'FedAvg',
-  'fedprox': 'FedProx',
-  'scaffold': 'SCAFFOLD',
-  'moon': 'MOON, mu 5',
-  'mu_1': 'MOON, mu 1',
-}
+_TITLES = {'fedavg': 'FedAvg'} | TITLES
 
 
 def partition_table(end: int, kept_runs: KeptRuns) -> list[str]:

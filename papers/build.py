@@ -1,7 +1,10 @@
 """Writes docs/experiments.md from papers/experiments.in.md and the kept runs.
 
   python -m papers.build               builds the page
-  python -m papers.build add RUN ...   first keeps run directories in papers/runs/
+  python -m papers.build add RUN ...   first keeps run directories in papers/runs/; one
+                                       that diverged, in its folder diverged/
+  python -m papers.build add-frozen RUN ...
+                                       the same in papers/frozen/
   python -m papers.build publish DIR   writes the records, with partitions and skew, as
                                        one Parquet file with a data card, and the answer
                                        as a PDF of two pages (needs Chromium)
@@ -20,7 +23,7 @@ from papers import kept_runs, partitions
 from papers.page import Paths, page
 
 ROOT = pathlib.Path(__file__).parents[1]
-_USAGE = 'python -m papers.build [add RUN ... | publish DIR]'
+_USAGE = 'python -m papers.build [add RUN ... | add-frozen RUN ... | publish DIR]'
 
 
 def main(argv: Sequence[str], root: pathlib.Path = ROOT) -> int:
@@ -31,9 +34,10 @@ def main(argv: Sequence[str], root: pathlib.Path = ROOT) -> int:
     match list(argv):
       case []:
         pass
-      case ['add', first, *others]:
+      case ['add' | 'add-frozen' as word, first, *others]:
+        folder = paths.runs if word == 'add' else paths.frozen
         for run in map(pathlib.Path, [first, *others]):
-          print('kept', kept_runs.keep_run(run, paths.runs))
+          print('kept', kept_runs.keep_run(run, folder))
           partitions.add(paths.partitions, run)
       case ['publish', folder]:
         from papers import publish  # needs more packages than the page does

@@ -10,17 +10,23 @@ from typing import NamedTuple
 
 from moon_jax.core.errors import UsageError
 from papers import curve, differences
-from papers.differences import Comparison, KeptRuns, Measure, late_accuracy
+from papers.differences import (
+  UNDECIDED,
+  Comparison,
+  KeptRuns,
+  Measure,
+  late_accuracy,
+)
 from papers.kept_runs import KeptRun
 from papers.markdown import signed, table
 from papers.rows import reported_by
 
 REPRODUCED = 'reproduced'
-UNDECIDED = 'undecided'
 REFUTED = 'refuted in this setting'
 NOT_REPRODUCED = 'not reproduced'
 UNTESTED = 'untested'
-# The papers round accuracies to 0.1, so their differences are known to 0.1.
+# The papers round accuracies to 0.1, so their differences are known to 0.1. Counts of
+# rounds are exact, and a tenth of a round decides nothing.
 _ROUNDING = 0.1
 
 
@@ -58,7 +64,7 @@ class Claim(NamedTuple):
   def comparison(self, kept_runs: KeptRuns) -> Comparison:
     """What was measured here."""
     pairs = differences.paired(self.first, self.second, kept_runs, self.measure)
-    return differences.compare(pairs)
+    return differences.compare(pairs['difference'])
 
 
 def early_accuracy(run: KeptRun) -> float:
@@ -138,15 +144,36 @@ def _dco_moon(other: str, variant: str) -> Claim:
   )
 
 
+_TABLE_1 = (
+  _table_1('MOON - FedAvg', 'moon', 'fedavg'),
+  _table_1('MOON - FedProx', 'moon', 'fedprox'),
+  _table_1('MOON - SCAFFOLD', 'moon', 'scaffold'),
+  _table_1('FedProx - FedAvg', 'fedprox', 'fedavg'),
+  _table_1('SCAFFOLD - FedAvg', 'scaffold', 'fedavg'),
+)
+
+
+def corrected_p_of_table_1(kept_runs: KeptRuns) -> dict[str, float]:
+  """Words of a claim -> the p-value of the paper's difference in its table 1.
+
+  Two-sided, by a t-test of the paired differences, with Holm's correction over the five
+  claims.
+  """
+  p_values = [
+    differences.p_of_mean(
+      claim.comparison(kept_runs).differences, claim.reported_difference()
+    )
+    for claim in _TABLE_1
+  ]
+  adjusted = differences.holm(p_values)
+  return {claim.words: p for claim, p in zip(_TABLE_1, adjusted, strict=True)}
+
+
 def claims(kept_runs: KeptRuns) -> list[Claim]:
   """The claims whose difference has runs, or will have."""
   rounds = rounds_to_fedavg(kept_runs)
   return [
-    _table_1('MOON - FedAvg', 'moon', 'fedavg'),
-    _table_1('MOON - FedProx', 'moon', 'fedprox'),
-    _table_1('MOON - SCAFFOLD', 'moon', 'scaffold'),
-    _table_1('FedProx - FedAvg', 'fedprox', 'fedavg'),
-    _table_1('SCAFFOLD - FedAvg', 'scaffold', 'fedavg'),
+    *_TABLE_1,
     _l2('l2 term - FedAvg', 'l2', 'fedavg'),
     _l2('MOON - l2 term', 'moon', 'l2'),
     Claim(
@@ -224,6 +251,6 @@ def _cells(claim: Claim, kept_runs: KeptRuns) -> list[str]:
   elif measured.count == 1:
     here = f'{signed(measured.mean, decimals)} (1 seed)'
   else:
-    ends = f'{signed(measured.low, decimals)} to {signed(measured.high, decimals)}'
-    here = f'{signed(measured.mean, decimals)} ({ends}; {measured.count} seeds)'
+    mean = signed(measured.mean, decimals)
+    here = f'{mean} ({measured.interval(decimals)}; {measured.count} seeds)'
   return [claim.words, paper, here, verdict(claim, measured)]

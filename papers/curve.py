@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from moon_jax.report.results import first_reaching
+from moon_jax.report.statistics import estimate
 from papers import differences
 from papers.differences import Comparison, GroupTest, Judgement, KeptRuns, Slope
 from papers.estimates import NOT_RUN, endpoints
@@ -94,11 +95,15 @@ class Curve:
 
   def comparison(self, column: str) -> Comparison:
     """The comparison with FedAvg in a column."""
-    return differences.compare(self.pairs[column])
+    return differences.compare(self.pairs[column]['difference'])
 
   def differences(self) -> dict[str, list[float]]:
     """Column -> the differences of its pairs."""
     return {name: pairs['difference'].tolist() for name, pairs in self.pairs.items()}
+
+  def deviations(self) -> list[float]:
+    """The standard deviations of the columns' differences."""
+    return [estimate(group).std for group in self.differences().values()]
 
   def judgements(self) -> dict[str, Judgement]:
     """Column -> the judgement of its differences, for the columns that have pairs."""

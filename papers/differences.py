@@ -4,15 +4,17 @@ All differences are in percentage points, unless a measure says otherwise.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 from scipy import stats
 
 from moon_jax.report.statistics import estimate, half_width
 from papers.estimates import late_mean
 from papers.kept_runs import KeptRun
+from papers.markdown import signed
 from papers.rows import rows_of
 
 KeptRuns = Mapping[str, KeptRun]
@@ -90,10 +92,14 @@ class Comparison(NamedTuple):
     """The number of pairs."""
     return len(self.differences)
 
+  def interval(self, decimals: int = 1) -> str:
+    """'-1.0 to +2.8'."""
+    return f'{signed(self.low, decimals)} to {signed(self.high, decimals)}'
 
-def compare(pairs: pd.DataFrame) -> Comparison:
-  """The comparison of the first variant with the second one of some pairs."""
-  differences = pairs['difference'].tolist()
+
+def compare(differences: Iterable[float]) -> Comparison:
+  """The comparison of two variants, by the differences of their pairs."""
+  differences = [*differences]
   mean, _, count = difference = estimate(differences)
   width = difference.half_width if count > 1 else math.nan
   return Comparison(differences, mean, mean - width, mean + width)
@@ -187,13 +193,11 @@ class Slope(NamedTuple):
     slope: slope of the line.
     half_width: half the width of its 95 % interval.
     p_value: two-sided p-value of slope 0.
-    count: number of pairs.
   """
 
   slope: float
   half_width: float
   p_value: float
-  count: int
 
   @property
   def lower(self) -> float:
@@ -205,13 +209,6 @@ class Slope(NamedTuple):
     """The upper end of the interval."""
     return self.slope + self.half_width
 
-  @property
-  def verdict(self) -> str:
-    """Whether the interval excludes 0."""
-    if self.lower <= 0 <= self.upper:
-      return UNDECIDED
-    return 'rising' if self.lower > 0 else 'falling'
-
 
 def fit_slope(betas: Sequence[float], differences: Sequence[float]) -> Slope:
   """The slope of the difference over log10 beta, from three pairs or more."""
@@ -221,7 +218,6 @@ def fit_slope(betas: Sequence[float], differences: Sequence[float]) -> Slope:
     slope=float(line.slope),
     half_width=half_width(float(line.stderr), 1, len(betas) - 2),
     p_value=float(line.pvalue),
-    count=len(betas),
   )
 
 
@@ -248,6 +244,16 @@ def f_test(groups: Sequence[Sequence[float]]) -> GroupTest:
   )
 
 
-def p_of_mean(numbers: Sequence[float]) -> float:
-  """The two-sided p-value of a mean of 0, by a t-test."""
-  return float(stats.ttest_1samp(numbers, 0.0).pvalue)
+def p_of_mean(numbers: Sequence[float], mean: float = 0.0) -> float:
+  """The two-sided p-value of a mean, by a t-test."""
+  return float(stats.ttest_1samp(numbers, mean).pvalue)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+  """The p-values by Holm's correction (1979): step down from the smallest."""
+  adjusted = [0.0] * len(p_values)
+  largest_so_far = 0.0
+  for step, index in enumerate(np.argsort(p_values)):
+    largest_so_far = max(largest_so_far, (len(p_values) - step) * p_values[index])
+    adjusted[index] = min(1.0, largest_so_far)
+  return adjusted

@@ -18,11 +18,6 @@ def text(estimate: Estimate, decimals: int = 1) -> str:
   return mean if estimate.n == 1 else f'{mean} +- {estimate.std:.{decimals}f}'
 
 
-def spread(estimate: Estimate) -> float:
-  """The sample standard deviation; 0 of a single number."""
-  return estimate.std if estimate.n > 1 else 0.0
-
-
 def endpoints(column: pd.Series) -> pd.Series:
   """Round -> the mean of the five rounds that end with it, if all five have a value.
 

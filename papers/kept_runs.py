@@ -5,10 +5,10 @@ A kept run is one file, NAME.jsonl.gz: JSON Lines, packed by gzip.
   line 1            the command, the configuration, the machine and the cost
   all other lines   metrics.jsonl, as the run wrote it
 
-`zcat papers/runs/NAME.jsonl.gz` shows it. The files in papers/diverged/ (runs that
-ended with a number that is not finite), in papers/repeated/ (runs that were repeated
-on another machine) and in papers/frozen/ (runs of the next plan of docs/experiments.md,
-all of one commit) have the same form.
+`zcat papers/runs/NAME.jsonl.gz` shows it. Runs that ended with a number that is not
+finite are in the folder diverged/ of the others. papers/repeated/ (runs that were
+repeated on another machine) and papers/frozen/ (runs of the next plan of
+docs/experiments.md, all of one commit) have the same form.
 """
 
 import gzip
@@ -17,7 +17,7 @@ import pathlib
 import shlex
 import statistics
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -29,6 +29,7 @@ from moon_jax.core.errors import UsageError
 from moon_jax.runner import clock, run_directory
 
 SUFFIX = '.jsonl.gz'
+DIVERGED = 'diverged'  # folder of the runs that diverged, in that of the finished ones
 Record = dict[str, Any]
 _SECONDS_OF_A_ROUND = ('train_seconds', 'evaluate_seconds')
 _KEPT_FIELDS = ('data_digest', 'versions', 'devices', 'machine', 'git_commit')
@@ -65,6 +66,11 @@ class KeptRun(NamedTuple):
   def seed(self) -> int:
     """The seed of the run's random draws."""
     return self.knobs['seed']
+
+  @property
+  def has_diverged(self) -> bool:
+    """Whether it ended with a number that is not finite."""
+    return has_diverged(self.rounds)
 
   @property
   def data_digest(self) -> str:
@@ -171,24 +177,40 @@ def devices(description: Mapping[str, Any]) -> list[str]:
 
 
 def _starts(description: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-  """What a config.json says of each start, the first one first."""
-  return [*description.get('earlier', []), description]
+  """What a config.json says of each start, the first one first.
+
+  Old records have the commits alone of the earlier ones.
+  """
+  commits = description.get('earlier_commits', [])
+  earlier = [{'git_commit': commit} for commit in commits]
+  return [*description.get('earlier', earlier), description]
+
+
+def has_diverged(rounds: Sequence[Record]) -> bool:
+  """Whether the last line of metrics.jsonl has a number that is not finite."""
+  return bool(rounds) and None in rounds[-1].values()
 
 
 # --- keeping --------------------------------------------------------------------------
 
 
 def keep_run(run: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-  """Keeps a finished run directory, under its own name; returns the file.
+  """Keeps a run directory under its own name; returns the file.
+
+  Args:
+    run: the directory of a run that is finished, or has diverged.
+    folder: folder of the finished runs. One that has diverged goes into its folder
+      diverged/.
 
   Raises:
-    UsageError: it is no run directory, the run is not finished, or another run is kept
-      under the same name.
+    UsageError: it is no run directory, the run has neither finished nor diverged, or
+      another run is kept under the same name.
   """
   description = files.read_json(run / run_directory.CONFIG)
   if not description or 'config' not in description:
     raise UsageError(f'{run} is no run directory.')
-  _require_finished(run, description['config'].get('num_rounds'))
+  if not _is_finished(run, description['config'].get('num_rounds')):
+    folder /= DIVERGED
   path = path_of(folder, run.resolve().name)
   metrics = files.contents(run / run_directory.METRICS)
   if path.exists() and _unpacked(path).partition(b'\n')[2] != metrics:
@@ -212,14 +234,22 @@ def write(path: pathlib.Path, description: Record, metrics: bytes) -> None:
     file.write(gzip.compress(first_line + b'\n' + metrics, mtime=0))
 
 
-def _require_finished(run: pathlib.Path, num_rounds: int) -> None:
+def _is_finished(run: pathlib.Path, num_rounds: int) -> bool:
+  """Whether a run is finished; False if it has diverged.
+
+  Raises:
+    UsageError: neither.
+  """
   rounds = files.read_lines(run / run_directory.METRICS)
   summary = files.read_json(run / run_directory.SUMMARY)
   round_numbers = [line['round'] for line in rounds]
-  if not summary or round_numbers != [*range(1, num_rounds + 1)]:
-    without = '' if summary else ', no summary.json'
-    progress = f'{len(rounds)} of {num_rounds} rounds'
-    raise UsageError(f'{run} is not finished: {progress}{without}.')
+  if summary and round_numbers == [*range(1, num_rounds + 1)]:
+    return True
+  if not summary and has_diverged(rounds):
+    return False
+  without = '' if summary else ', no summary.json'
+  progress = f'{len(rounds)} of {num_rounds} rounds'
+  raise UsageError(f'{run} is not finished: {progress}{without}.')
 
 
 def _describe(description: Mapping[str, Any], timings: list[Record]) -> Record:

@@ -27,7 +27,7 @@ from papers.curve import COLUMNS, TITLES, Curve, endpoint, mean_table
 from papers.differences import Comparison
 from papers.estimates import endpoints, late_mean
 from papers.kept_runs import KeptRun
-from papers.markdown import signed, table
+from papers.markdown import signed
 from papers.pictures import Pictures
 from papers.rows import Row, rows_of
 
@@ -52,10 +52,10 @@ class Paths(NamedTuple):
     return cls(
       template=papers / 'experiments.in.md',
       runs=papers / 'runs',
-      diverged=papers / 'diverged',
+      diverged=papers / 'runs' / kept_runs.DIVERGED,
       repeated=papers / 'repeated',
       frozen=papers / 'frozen',
-      frozen_diverged=papers / 'frozen/diverged',
+      frozen_diverged=papers / 'frozen' / kept_runs.DIVERGED,
       partitions=papers / 'partitions.jsonl',
       pictures=root / 'docs/images/experiments',
       page=root / 'docs/experiments.md',
@@ -144,7 +144,8 @@ class Evidence:
     def measure(run: KeptRun) -> float | None:
       return endpoint(run, end) if end else differences.late_accuracy(run)
 
-    return differences.compare(differences.paired(first, second, self.runs, measure))
+    pairs = differences.paired(first, second, self.runs, measure)
+    return differences.compare(pairs['difference'])
 
   @functools.cached_property
   def class_counts(self) -> Mapping[str, np.ndarray]:
@@ -204,6 +205,10 @@ class Evidence:
       for name, run in self.diverged.items()
       if name.startswith('sa_moon')
     ]
+
+  def corrected_p(self, claim: str) -> float:
+    """The p-value of a claim of MOON's table 1, by Holm's correction over its five."""
+    return claims.corrected_p_of_table_1(self.runs)[claim]
 
   def commits(self) -> int:
     """How many commits the starts of the kept runs come from."""
@@ -266,27 +271,30 @@ class Evidence:
     """The planned comparisons on one commit, or how many runs are left."""
     return _text(planned.planned_table(self.frozen, self.frozen_diverged))
 
+  def described_table(self) -> str:
+    """The next plan's differences that are description, when all its runs are there."""
+    return _text(planned.described_table(self.frozen, self.frozen_diverged))
+
+  def crossed_table(self) -> str:
+    """Partitions and first weights crossed, when the next plan's runs are there."""
+    return _text(planned.crossed_table(self.frozen, self.frozen_diverged))
+
+  def num_planned_left(self) -> int:
+    """The number of planned runs that are not there."""
+    return planned.num_left(self.frozen, self.frozen_diverged)
+
   def repeated_table(self) -> str:
-    """Endpoints of the runs that were repeated, kept and repeated."""
-    rows = [
-      [f'`{name}`']
-      + [
-        f'{endpoint(runs[name], end):.1f}'
-        for end in (50, 100)
-        for runs in (self.runs, self.repeated)
-      ]
-      for name in self.repeated
-    ]
-    head = ('run', 'round 50, kept', 'repeated', 'round 100, kept', 'repeated')
-    return _text(table(head, rows))
+    """Endpoints, machines and commits of the runs that were repeated."""
+    return _text(tables.repeated(self.runs, self.repeated))
 
   def costs(self) -> str:
     """Seeds, cost, machine and commits of all kept runs."""
     return _text(tables.costs(self.runs))
 
   def frozen_costs(self) -> str:
-    """The same of the finished runs of the next plan."""
-    return _text(tables.costs(self.frozen))
+    """The same of the finished runs of the next plan, and the names of the others."""
+    lines = tables.costs(self.frozen) + planned.divergences(self.frozen_diverged)
+    return _text(lines)
 
   def not_run(self) -> str:
     """The variants without a run that changes nothing of them."""
@@ -323,13 +331,9 @@ def _listed(numbers: Sequence[float], decimals: int = 1) -> str:
   return f'{", ".join(first)} and {last}' if first else last
 
 
-def _interval(comparison: Comparison, decimals: int = 1) -> str:
+def _interval(comparison: Comparison) -> str:
   """'+0.9 (95 % interval -1.0 to +2.8)'."""
-  mean, low, high = (
-    signed(number, decimals)
-    for number in (comparison.mean, comparison.low, comparison.high)
-  )
-  return f'{mean} (95 % interval {low} to {high})'
+  return f'{signed(comparison.mean)} (95 % interval {comparison.interval()})'
 
 
 def page(paths: Paths, redraw: bool = False) -> str:

@@ -1,8 +1,8 @@
 """The planned comparisons of papers/frozen.txt: MOON minus FedAvg, on eight new seeds.
 
-docs/experiments.md has the plan. This was written before the first of the runs, which
-papers/frozen/ keeps; those that end with a number that is not finite, in its folder
-diverged/.
+docs/experiments.md has the plan, and what was made clear after the first runs had
+begun. papers/frozen/ keeps the runs; those that end with a number that is not finite,
+in its folder diverged/.
 """
 
 import math
@@ -17,12 +17,21 @@ from moon_jax.report.statistics import estimate
 from papers import differences, kept_runs
 from papers.curve import COLUMNS, endpoint
 from papers.differences import KeptRuns
+from papers.estimates import NOT_RUN
 from papers.markdown import signed, table
 
 COMMIT = 'f2054011'
 SEEDS = range(4, 12)
 SKEWS = ('beta 0.05', 'beta 0.3', 'beta 0.5')
 _END = 100
+# What is not planned, but described: words -> the two variants at beta 0.5.
+_DESCRIBED = {
+  'MOON - FedProx': ('moon', 'fedprox'),
+  'MOON - SCAFFOLD': ('moon', 'scaffold'),
+  'FedProx - FedAvg': ('fedprox', 'fedavg'),
+  'SCAFFOLD - FedAvg': ('scaffold', 'fedavg'),
+}
+_CROSSED_SEEDS = (4, 5)  # of the run, and of the partition
 # Five tests of 10,000 images make differences that are multiples of 0.002 points.
 _DECIMALS = 6
 
@@ -47,22 +56,14 @@ def signed_rank_p(paired_differences: Sequence[float]) -> float:
 
   Equal sizes share their mean rank, and a difference of 0 has none. An infinite one has
   the largest rank. Equal numbers of right answers make equal sizes: what differs by
-  rounding alone is equal.
+  rounding alone is equal. With fewer than two ranks it is 1, whatever their signs.
   """
   rounded = np.round(paired_differences, _DECIMALS)
+  if np.count_nonzero(rounded) < 2:
+    return 1.0
   signed_ranks = np.sign(rounded) * stats.rankdata(np.abs(rounded))
   exact = stats.PermutationMethod(n_resamples=math.inf)
   return float(stats.wilcoxon(signed_ranks, method=exact).pvalue)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-  """The p-values by Holm's correction (1979): step down from the smallest."""
-  adjusted = [0.0] * len(p_values)
-  largest_so_far = 0.0
-  for step, index in enumerate(np.argsort(p_values)):
-    largest_so_far = max(largest_so_far, (len(p_values) - step) * p_values[index])
-    adjusted[index] = min(1.0, largest_so_far)
-  return adjusted
 
 
 def compare(runs: KeptRuns, diverged: KeptRuns) -> dict[str, Planned]:
@@ -79,7 +80,7 @@ def compare(runs: KeptRuns, diverged: KeptRuns) -> dict[str, Planned]:
   return {
     skew: Planned(numbers, p_value, adjusted)
     for (skew, numbers), p_value, adjusted in zip(
-      differences_of_skews.items(), p_values, holm(p_values), strict=True
+      differences_of_skews.items(), p_values, differences.holm(p_values), strict=True
     )
   }
 
@@ -112,12 +113,74 @@ def planned_table(runs: KeptRuns, diverged: KeptRuns) -> list[str]:
   return table(head, [_cells(skew, planned) for skew, planned in comparisons.items()])
 
 
+def described_table(runs: KeptRuns, diverged: KeptRuns) -> list[str]:
+  """The differences at beta 0.5 that are description; nothing before all are there."""
+  if num_left(runs, diverged):
+    return []
+  rows = []
+  for words, variants in _DESCRIBED.items():
+    first, second = (f'moon_cvpr21:{variant}' for variant in variants)
+    pairs = differences.paired(first, second, runs, lambda run: endpoint(run, _END))
+    by_seed = dict(zip(pairs['seed'], pairs['difference'], strict=True))
+    lost = _seeds(first, diverged) | _seeds(second, diverged)
+    cells = [
+      'diverged'
+      if seed in lost
+      else signed(by_seed[seed])
+      if seed in by_seed
+      else NOT_RUN
+      for seed in SEEDS
+    ]
+    comparison = differences.compare(pairs['difference'])
+    mean = f'{signed(comparison.mean)} ({comparison.interval()})'
+    is_whole = len(by_seed) == len(SEEDS)
+    rows.append([words, ', '.join(cells), mean if is_whole else ''])
+  return table(('beta 0.5', 'by seed', 'mean, 95 %'), rows)
+
+
+def crossed_table(runs: KeptRuns, diverged: KeptRuns) -> list[str]:
+  """The partition of one seed with the first weights and batches of another.
+
+  Description; nothing before all planned runs are there.
+  """
+  if num_left(runs, diverged):
+    return []
+  ends = {}
+  for run in runs.values():
+    partition_seed = run.knobs['partition.seed']
+    if partition_seed == 'auto':
+      partition_seed = run.seed
+    ends[run.config_choice, run.seed, partition_seed] = endpoint(run, _END)
+  rows = []
+  for seed in _CROSSED_SEEDS:
+    for partition_seed in _CROSSED_SEEDS:
+      fedavg, moon = (
+        ends.get((f'configs/moon_cvpr21.py:{variant}', seed, partition_seed))
+        for variant in ('fedavg', 'moon')
+      )
+      if fedavg is None or moon is None:
+        cells = [NOT_RUN] * 3
+      else:
+        cells = [f'{fedavg:.1f}', f'{moon:.1f}', signed(moon - fedavg)]
+      rows.append([seed, partition_seed, *cells])
+  head = ('seed of the run', 'of the partition', 'FedAvg', 'MOON', 'difference')
+  return table(head, rows)
+
+
+def divergences(diverged: KeptRuns) -> list[str]:
+  """A line that names the runs that diverged, with their last rounds."""
+  words = [
+    f'`{name}` in round {run.rounds[-1]["round"]}' for name, run in diverged.items()
+  ]
+  return [f'Diverged: {", ".join(words)}.'] if words else []
+
+
 def _require_planned(runs: KeptRuns, diverged: KeptRuns) -> None:
   """Raises UsageError unless all runs are of one commit, on CPUs, of the same data."""
   if in_both := sorted(runs.keys() & diverged.keys()):
     raise UsageError(f'{in_both[0]} is kept as finished and as diverged.')
   for name, run in diverged.items():
-    if None not in run.rounds[-1].values():  # a number that is not finite
+    if not run.has_diverged:
       raise UsageError(f'{name} has not diverged: all numbers of its end are finite.')
   for name, run in [*runs.items(), *diverged.items()]:
     for start in run.starts():

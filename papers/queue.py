@@ -13,12 +13,13 @@
   --results=DIR   folder of the kept runs; default papers/runs
   --table=FILE    list of the experiments; default papers/queue.txt
 
-The queue keeps the results of each run. It leaves most of a busy processor to other
+The queue keeps the results of each run; those of one that diverges, in the folder
+diverged/ of the kept runs. It leaves most of a busy processor to other
 programs. If it is killed at any instant, the same command continues it. Several queues
 may share a folder of runs; each run is then done once.
 
-Exit codes: 0 done, 1 a run failed (the log has the error, and the other runs go on), 2
-wrong usage, 75 stopped by a signal.
+Exit codes: 0 done, 1 a run failed or diverged (the log has the error, and the other
+runs go on), 2 wrong usage, 75 stopped by a signal.
 """
 
 import collections
@@ -33,7 +34,13 @@ from typing import NamedTuple
 
 from moon_jax.config import ConfigError, cli
 from moon_jax.core import files, signals
-from moon_jax.core.errors import ExitCode, RunError, UsageError, exit_code_of
+from moon_jax.core.errors import (
+  DivergedError,
+  ExitCode,
+  RunError,
+  UsageError,
+  exit_code_of,
+)
 from moon_jax.core.paths import file_name
 from moon_jax.platform import devices
 from moon_jax.runner import clock, provenance, run_directory, start
@@ -163,10 +170,12 @@ def work(
       with run_directory.locked(workdir.parent / 'held' / run.name):
         if not _is_kept(run, results):
           print(f'{run.name}: {running.state_of(run)}', flush=True)
-          start.run(run.request, stop, load=load)
-          # Before the run counts as kept: a kill in between must lose nothing.
-          partitions.add(results.parent / partitions.TABLE.name, workdir)
-          print('kept', kept_runs.keep_run(workdir, results), flush=True)
+          try:
+            start.run(run.request, stop, load=load)
+          except DivergedError:
+            _keep(workdir, results)
+            raise
+          _keep(workdir, results)
           stop.check(run.request.config.num_rounds)  # requested in the last round
       busy_names.clear()
     except run_directory.BusyError:
@@ -180,8 +189,16 @@ def work(
       failed_names.add(run.name)
 
 
+def _keep(workdir: pathlib.Path, results: pathlib.Path) -> None:
+  """Keeps a run that is finished or has diverged, and its partition."""
+  # Before the run counts as kept: a kill in between must lose nothing.
+  partitions.add(results.parent / partitions.TABLE.name, workdir)
+  print('kept', kept_runs.keep_run(workdir, results), flush=True)
+
+
 def _is_kept(run: SweepRun, results: pathlib.Path) -> bool:
-  return kept_runs.path_of(results, run.name).exists()
+  folders = (results, results / kept_runs.DIVERGED)
+  return any(kept_runs.path_of(folder, run.name).exists() for folder in folders)
 
 
 # --- the list of what is left ---------------------------------------------------------
@@ -243,8 +260,9 @@ def _seconds_of_a_round(run: SweepRun, results: pathlib.Path) -> float | None:
   """
   try:
     cost = {}
-    if _is_kept(run, results):
-      description = kept_runs.read_description(kept_runs.path_of(results, run.name))
+    kept_file = kept_runs.path_of(results, run.name)
+    if kept_file.exists():
+      description = kept_runs.read_description(kept_file)
       cost = description.get('cost', {})
     else:
       workdir = run.request.workdir

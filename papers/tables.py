@@ -9,7 +9,7 @@ import pandas as pd
 from moon_jax import config as config_lib
 from moon_jax.report.statistics import estimate
 from papers import curve, kept_runs
-from papers.differences import KeptRuns
+from papers.differences import KeptRuns, compare
 from papers.estimates import NOT_RUN, late_mean, text
 from papers.kept_runs import KeptRun
 from papers.markdown import folded, signed, table
@@ -158,14 +158,9 @@ def _late_by_seed(row: Row, column: str) -> pd.Series:
 
 def _less(late: pd.Series, late_of_fedavg: pd.Series) -> str:
   """'+0.5 (-0.2 to +1.2)', of the seeds that both have."""
-  difference = estimate((late - late_of_fedavg).dropna())
-  if difference.n < 2:
-    return signed(difference.mean)
-  ends = (
-    difference.mean - difference.half_width,
-    difference.mean + difference.half_width,
-  )
-  return f'{signed(difference.mean)} ({signed(ends[0])} to {signed(ends[1])})'
+  comparison = compare((late - late_of_fedavg).dropna())
+  mean = signed(comparison.mean)
+  return mean if comparison.count < 2 else f'{mean} ({comparison.interval()})'
 
 
 def attacks(kept_runs_of_page: KeptRuns) -> list[str]:
@@ -228,7 +223,17 @@ def skew_table(
   return table(head, rows)
 
 
-# --- costs ----------------------------------------------------------------------------
+# --- machines and costs ---------------------------------------------------------------
+
+
+def repeated(kept_runs_of_page: KeptRuns, repeated_runs: KeptRuns) -> list[str]:
+  """A table of runs that were repeated on another machine, each with its first run."""
+  rows = []
+  for name, again in repeated_runs.items():
+    for words, run in ((f'`{name}`', kept_runs_of_page[name]), ('repeated', again)):
+      ends = [f'{curve.endpoint(run, end):.1f}' for end in (50, 100)]
+      rows.append([words, *ends, _machine(run.provenance), _commits(run)])
+  return table(('run', 'round 50', 'round 100', 'machine', 'commits'), rows)
 
 
 def costs(kept_runs_of_page: KeptRuns) -> list[str]:

@@ -1,8 +1,9 @@
 """Every figure of docs/experiments.md, computed again from the records.
 
-This file shares no code with papers/: it unpacks the records itself, and has the
-papers' figures and the statistics of its own. A figure of the page that it does not
-compute must stand in SETTINGS, which has settings and words of papers.
+This file shares no code with papers/, nor does plan_by_enumeration.py: it unpacks the
+records itself, and has the papers' figures and the statistics of its own. A figure of
+the page that it does not compute must stand in SETTINGS, which has settings and words
+of papers.
 """
 
 import functools
@@ -18,6 +19,7 @@ import pytest
 from scipy import stats
 
 from moon_jax import config
+from tests import plan_by_enumeration
 
 ROOT = pathlib.Path(__file__).parents[1]
 SEEDS = (0, 1, 2)
@@ -36,6 +38,14 @@ ALGORITHMS = {
   'fedprox': 'FedProx',
   'scaffold': 'SCAFFOLD',
 }
+TABLE_1 = {'moon': 69.1, 'fedavg': 66.3, 'fedprox': 66.9, 'scaffold': 66.6}
+PAIRS_OF_TABLE_1 = (
+  ('moon', 'fedavg'),
+  ('moon', 'fedprox'),
+  ('moon', 'scaffold'),
+  ('fedprox', 'fedavg'),
+  ('scaffold', 'fedavg'),
+)
 # What a setting of the page that is no result says, with its numbers.
 SETTINGS = pathlib.Path(__file__).with_name('experiments_settings.txt')
 
@@ -50,7 +60,10 @@ def read(folder):
   return runs
 
 
-RUNS, DIVERGED, REPEATED, FROZEN = map(read, ('runs', 'diverged', 'repeated', 'frozen'))
+RUNS, DIVERGED, REPEATED, FROZEN = map(
+  read, ('runs', 'runs/diverged', 'repeated', 'frozen')
+)
+FROZEN_DIVERGED = read('frozen/diverged')
 
 
 def end(name, last, column='test_accuracy', scale=100, runs=RUNS):
@@ -122,17 +135,10 @@ def judged(words, paper, reported, numbers, decimals=1, can_refute=True):
 
 
 def claims():
-  table_1 = {'moon': 69.1, 'fedavg': 66.3, 'fedprox': 66.9, 'scaffold': 66.6}
   names = {'moon': 'MOON', 'fedavg': 'FedAvg'}
   names |= {'fedprox': 'FedProx', 'scaffold': 'SCAFFOLD'}
-  for first, second in (
-    ('moon', 'fedavg'),
-    ('moon', 'fedprox'),
-    ('moon', 'scaffold'),
-    ('fedprox', 'fedavg'),
-    ('scaffold', 'fedavg'),
-  ):
-    reported = table_1[first] - table_1[second]
+  for first, second in PAIRS_OF_TABLE_1:
+    reported = TABLE_1[first] - TABLE_1[second]
     numbers = pairs(f'moon_cvpr21_{first}', f'moon_cvpr21_{second}', late)
     words = f'{names[first]} - {names[second]}'
     yield judged(words, f'MOON, table 1: {reported:+.1f}', reported, numbers)
@@ -382,12 +388,10 @@ def tables_of_the_appendix():
     cells = [mean_and_deviation(n, 2) for n in (fedavg, moon, moon - fedavg)]
     yield f'| {words} | {str(seeds)[1:-1]} | {" | ".join(cells)} |'
   for name in REPEATED:
-    cells = [
-      f'{end(name, last, runs=runs):.1f}'
-      for last in (50, 100)
-      for runs in (RUNS, REPEATED)
-    ]
-    yield f'| `{name}` | {" | ".join(cells)} |'
+    for words, runs in ((f'`{name}`', RUNS), ('repeated', REPEATED)):
+      ends = [f'{end(name, last, runs=runs):.1f}' for last in (50, 100)]
+      yield f'| {words} | {" | ".join(ends)} | '
+      yield f' | {commits_of(runs[name][0])} |'
   for words, column in (
     ('supervised loss, nats', 'supervised_loss'),
     ('training loss, nats', 'train_loss'),
@@ -408,7 +412,7 @@ def tables_of_the_appendix():
         ]
         cells.append(f' {", ".join(means)} ' if means else ' ')
     yield f'| {words} |{"|".join(cells)}|'
-  order = ('fedavg', 'fedprox', 'scaffold', 'moon', 'mu_1')
+  order = ('fedavg', *ALGORITHMS)
   for words, stem in (
     ('none', 'moon_cvpr21_'),
     ('no projection head', 'ablation_no_head_'),
@@ -505,7 +509,9 @@ def changes_of(command):
 
 def starts_of(description):
   """The starts of a run whose commit is known."""
-  starts = [*description.get('earlier', []), description]
+  commits = description.get('earlier_commits', [])
+  earlier = [{'git_commit': commit} for commit in commits]
+  starts = [*description.get('earlier', earlier), description]
   return [start for start in starts if start['git_commit']]
 
 
@@ -571,7 +577,27 @@ def sentences():
   }
   low, high = (means['beta 0.5'] + s * widths['beta 0.5'][1] for s in (-1, 1))
   assert high < 2.8
-  yield f'interval at 0.5 is {sign(low)} to {sign(high)}, without +2.8'
+  assert f'{interval(at_100["beta 0.5"])[1]:.2f}' == '2.80'
+  yield (
+    f'interval at 0.5 is {sign(low)} to {sign(high)}, without +2.8, which is at the '
+    'very end of the own one'
+  )
+  deviations = [np.std(numbers, ddof=1) for numbers in at_100.values()]
+  yield f'(here, by {min(deviations):.1f} to {max(deviations):.1f} points)'
+  p_values = [
+    stats.ttest_1samp(
+      pairs(f'moon_cvpr21_{first}', f'moon_cvpr21_{second}', late),
+      TABLE_1[first] - TABLE_1[second],
+    ).pvalue
+    for first, second in PAIRS_OF_TABLE_1
+  ]
+  corrected = dict(
+    zip(PAIRS_OF_TABLE_1, plan_by_enumeration.holm(p_values), strict=True)
+  )
+  yield (
+    f'p = {corrected["moon", "fedprox"]:.2f} for MOON - FedProx, and (post hoc) p = '
+    f'{corrected["moon", "scaffold"]:.2f} for MOON - SCAFFOLD'
+  )
   half_width = interval(at_100['beta 0.5'])[1] - means['beta 0.5']
   yield f'is known to +- {half_width:.1f} points'
   yield f'by seed (n = 3) it is {stats.ttest_1samp(by_seed, 0).pvalue:.2f} (post hoc)'
@@ -667,15 +693,19 @@ def sentences():
   )
   yield f'By seed the slopes are {listed(by_seed, 2)}'
   planned = [
-    f'{stem}_{name}_seed{seed}.jsonl.gz'
+    f'{stem}_{name}_seed{seed}'
     for stem in ('moon_cvpr21', 'curve_beta_0.05', 'curve_beta_0.3')
     for name in ('moon', 'fedavg')
     for seed in range(4, 12)
   ]
-  kept = {path.name for path in (ROOT / 'papers/frozen').rglob('*.gz')}
-  left = len({*planned} - kept)
-  assert left, 'compute the planned table here'
-  yield f'Runs of the plan that are left: {left} of {len(planned)}.'
+  left = len({*planned} - FROZEN.keys() - FROZEN_DIVERGED.keys())
+  if left:
+    yield f'Runs of the plan that are left: {left} of {len(planned)}.'
+    yield f'{left} of {len(planned)} runs are left.'
+  else:
+    ends = {name: end(name, 100, runs=FROZEN) for name in FROZEN}
+    yield from plan_by_enumeration.planned_rows(ends, {*FROZEN_DIVERGED})
+    yield from plan_by_enumeration.described_rows(ends, {*FROZEN_DIVERGED})
   best = 100 * RUNS['moon_cvpr21_niid_bench_fedavg_seed0'][1].test_accuracy.max()
   yield f"has a best round of {best:.1f}, beside NIID-Bench's 68.2"
   fingerprint = json.loads((ROOT / 'papers/numerics.json').read_text())['fingerprint']
@@ -719,14 +749,13 @@ def outside_pictures():
       without_runs = f'{str(lost)[1:-1]}: diverged' if lost else 'not run'
       cells.append(', '.join(map(str, seeds)) or without_runs)
       yield f'| {" | ".join(cells)} |'
-  for data, title, simple in (
-    ('watch', 'watch', '(90.2)'),
-    ('audio_prompts', 'speech', '(92.2)'),
-    ('randhie', 'table', '(45.9;'),
-    ('sotu', 'speeches', '(38.6)'),
-    ('shakespeare_roles', 'plays', '(34.2)'),
-  ):
-    yield f'{title} {late(f"arrays_{data}_centralized_all_seed0"):.1f} {simple}'
+  watch, speech, table, speeches, plays = (
+    f'{late(f"arrays_{data}_centralized_all_seed0"):.1f}' for data in SETS
+  )
+  yield (
+    f'a network reaches {watch} % on watch, {speech} on speech, {table} on the table, '
+    f'{speeches} on speeches, and {plays} on plays'
+  )
   ends = {
     run[1].index[-1]
     for name, run in DIVERGED.items()

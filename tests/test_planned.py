@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from moon_jax import config as config_lib
 from moon_jax.core.errors import UsageError
-from papers import kept_runs, planned
+from papers import differences, kept_runs, planned
+from tests import plan_by_enumeration
 from tests.run_directories import write_run
 
 CHOICES = {
@@ -28,6 +30,8 @@ def test_p_values_by_hand():
   assert planned.signed_rank_p([0.3, -(0.1 + 0.2)]) == 1
   of_ties = planned.signed_rank_p([0.3, -(0.1 + 0.2), 0.5, 0.7, 0.9, 1.1, 1.3, 1e-14])
   assert of_ties == planned.signed_rank_p([1.5, -1.5, 3, 4, 5, 6, 7])
+  # One rank says nothing, and no rank neither.
+  assert planned.signed_rank_p([0.4, 0.0]) == planned.signed_rank_p([]) == 1
   # Two share ranks 2 and 3: sums 1 and 5, as extreme in 4 of 8 assignments (0, 1).
   assert planned.signed_rank_p([0.1, -math.inf, -math.inf]) == pytest.approx(4 / 8)
 
@@ -38,10 +42,21 @@ def test_without_ties_it_is_the_library_s_exact_test():
   assert planned.signed_rank_p(numbers) == pytest.approx(expected)
 
 
+def test_both_programs_have_the_same_p_values():
+  random = np.random.default_rng(0)
+  for sizes in random.integers(-4, 5, (20, 8)):  # with ties and zeros
+    numbers = np.where(sizes == 4, math.inf, 0.1 * sizes)
+    expected = plan_by_enumeration.signed_rank_p(numbers)
+    assert planned.signed_rank_p(numbers) == pytest.approx(expected)
+  for p_values in random.integers(1, 20, (20, 3)) / 20:
+    expected = plan_by_enumeration.holm(p_values.tolist())
+    assert differences.holm(p_values.tolist()) == pytest.approx(expected)
+
+
 def test_holm_by_hand():
   # 3 * 0.01; 2 * 0.03; 0.04, but no less than the one before.
-  assert planned.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-  assert planned.holm([0.5, 0.6, 0.7]) == [1, 1, 1]
+  assert differences.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+  assert differences.holm([0.5, 0.6, 0.7]) == [1, 1, 1]
 
 
 @pytest.fixture
@@ -125,3 +140,80 @@ def test_a_run_of_another_commit_is_refused(runs, monkeypatch):
   run.provenance['git_commit'] = f'{"a" * 40}+changes'
   with pytest.raises(UsageError, match='seed4 must be of commit aaaaaaaa'):
     planned.planned_table(runs, {})
+
+
+def accuracies_of_the_plan():
+  """Name -> (config choice, seed, seed of the partition, accuracy), of all its runs."""
+  random = np.random.default_rng(1)
+  runs = {}
+  for choices in (
+    *CHOICES.values(),
+    ('moon_cvpr21.py:fedprox', 'moon_cvpr21.py:scaffold'),
+  ):
+    for choice in choices:
+      stem = choice.replace('.py:', '_')
+      for seed in range(4, 12):
+        # Multiples of 0.01 points, so that some differences are equal.
+        accuracy = 0.6 + 1e-4 * int(random.integers(-5, 6))
+        runs[f'{stem}_seed{seed}'] = (choice, seed, 'auto', accuracy)
+  for algorithm in ('fedavg', 'moon'):
+    for seed, partition_seed in ((4, 5), (5, 4)):
+      name = f'moon_cvpr21_{algorithm}_partition.seed={partition_seed}_seed{seed}'
+      choice = f'moon_cvpr21.py:{algorithm}'
+      runs[name] = (choice, seed, partition_seed, 0.61 + 0.01 * seed)
+  return runs
+
+
+def made_up_run(name, choice, seed, partition_seed, accuracy):
+  """A finished run with one accuracy in all its rounds."""
+  config_choice = f'configs/{choice}'
+  knobs = config_lib.flatten(config_lib.validate(config_lib.load(config_choice)))
+  return kept_runs.KeptRun(
+    name=name,
+    config_choice=config_choice,
+    command='',
+    knobs=knobs | {'seed': seed, 'partition.seed': partition_seed},
+    provenance={'git_commit': planned.COMMIT, 'devices': ['cpu: cpu']},
+    rounds=[{'round': number, 'test_accuracy': accuracy} for number in range(1, 101)],
+  )
+
+
+@pytest.mark.parametrize(
+  'lost_names',
+  [
+    [],
+    [
+      'moon_cvpr21_moon_seed6',
+      'moon_cvpr21_scaffold_seed7',
+      'curve_beta_0.05_fedavg_seed4',
+      'curve_beta_0.3_fedavg_seed5',
+      'curve_beta_0.3_moon_seed5',
+      'moon_cvpr21_moon_partition.seed=4_seed5',
+    ],
+  ],
+)
+def test_both_programs_have_the_same_tables(lost_names):
+  made_up = accuracies_of_the_plan()
+  runs = {name: made_up_run(name, *facts) for name, facts in made_up.items()}
+  diverged = {name: without_an_end(runs.pop(name)) for name in lost_names}
+  ends = {
+    name: 100 * accuracy for name, (*_, accuracy) in made_up.items() if name in runs
+  }
+  _, _, *rows = planned.planned_table(runs, diverged)
+  assert rows == [*plan_by_enumeration.planned_rows(ends, {*lost_names})]
+  _, _, *rows = planned.described_table(runs, diverged)
+  _, _, *crossed_rows = planned.crossed_table(runs, diverged)
+  described = [*plan_by_enumeration.described_rows(ends, {*lost_names})]
+  assert rows + crossed_rows == described
+  assert len(crossed_rows) == 4
+  # Before all planned runs are there, nothing is said.
+  runs.pop('moon_cvpr21_moon_seed4')
+  assert planned.described_table(runs, diverged) == []
+  assert planned.crossed_table(runs, diverged) == []
+
+
+def test_runs_that_diverged_are_named(runs):
+  name, run = next(iter(runs.items()))
+  assert planned.divergences({}) == []
+  (line,) = planned.divergences({name: without_an_end(run)})
+  assert line == f'Diverged: `{name}` in round 100.'

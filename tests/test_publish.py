@@ -24,7 +24,7 @@ def test_the_published_files_have_every_record_and_the_answer_on_two_pages(
   code = build.main(['publish', str(tmp_path)])
   assert code == (ExitCode.DONE if has_browser else ExitCode.USAGE)
   table = pd.read_parquet(tmp_path / 'experiments.parquet')
-  folders = ('runs', 'diverged', 'frozen', 'frozen/diverged')
+  folders = ('runs', 'runs/diverged', 'frozen', 'frozen/diverged')
   paths = [
     path for folder in folders for path in (ROOT / 'papers' / folder).glob('*.gz')
   ]
