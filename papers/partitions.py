@@ -3,9 +3,9 @@
   python -m papers.partitions DATA_DIR     deals the examples of every kept run again
 
 A partition depends on the labels, the knobs and the seed alone, so it is computed again
-from a run's configuration; DATA_DIR is the folder of TensorFlow Datasets. Runs whose
-users are the clients keep what they recorded. The table, papers/partitions.jsonl, has a
-line for each partition:
+from a run's configuration; DATA_DIR is the folder of TensorFlow Datasets. Runs on files
+that are not there (see papers/arrays.py) keep what they recorded. The table,
+papers/partitions.jsonl, has a line for each partition:
 
   runs           names of the kept runs that have it
   class_counts   [N, Y] training examples of each client and class
@@ -69,7 +69,7 @@ def deal(runs: Sequence[KeptRun], data_dir: str) -> dict[str, np.ndarray]:
   for run in runs:
     config = _configuration(run.knobs, data_dir)
     options = data.DataOptions(config)
-    sample = (config.data.name, options.limit)
+    sample = (config.data.name, config.data.path, options.limit)
     if sample not in labels_of_data:
       labels_of_data[sample] = data.load_data(options, may_download=False)
     dataset = labels_of_data[sample]
@@ -82,7 +82,7 @@ def deal(runs: Sequence[KeptRun], data_dir: str) -> dict[str, np.ndarray]:
 
 def _configuration(knobs: Mapping, data_dir: str) -> config_lib.Config:
   flat = dict(knobs) | {'data.dir': data_dir}
-  return config_lib.validate(flat)
+  return data.with_one_client_if_centralized(config_lib.validate(flat))
 
 
 def add(table: pathlib.Path, run: pathlib.Path) -> None:
@@ -121,8 +121,13 @@ def main(argv: Sequence[str]) -> int:
     if len(argv) != 1:
       raise UsageError('python -m papers.partitions DATA_DIR')
     runs = kept_runs.read_all(PAPERS / 'runs') | kept_runs.read_all(PAPERS / 'frozen')
-    dealt = [run for run in runs.values() if run.knobs['partition.name'] != 'natural']
-    _add_all(TABLE, deal(dealt, data_dir=argv[0]))
+    paths = {run.name: run.knobs['data.path'] for run in runs.values()}
+    with_data = [
+      run
+      for run in runs.values()
+      if not paths[run.name] or pathlib.Path(paths[run.name]).exists()
+    ]
+    _add_all(TABLE, deal(with_data, data_dir=argv[0]))
     return ExitCode.DONE
 
   return exit_code_of(program)

@@ -284,6 +284,14 @@ def test_the_costs_name_the_devices_of_every_start(paths, tmp_path):
   assert description['earlier'] == earlier
 
 
+def test_old_records_have_the_commits_alone_of_earlier_starts(paths, tmp_path):
+  path = kept_runs.keep_run(finished_run(tmp_path, 'one', 0.6), paths.runs)
+  change = replaced(b'"earlier": []', b'"earlier_commits": ["first"]')
+  path.write_bytes(change(path.read_bytes()))
+  commits = [start['git_commit'] for start in kept_runs.read(path).starts()]
+  assert commits == ['first', 'a' * 40]
+
+
 # --- pictures -------------------------------------------------------------------------
 
 
@@ -374,6 +382,26 @@ def test_one_run_counts_once(paths, tmp_path):
   add(tmp_path, [finished_run(tmp_path, 'first', 0.6)])
   kept_runs.keep_run(finished_run(tmp_path, 'again', 0.6), paths.runs)
   assert_refused(paths, 'again and first are one run: delete one')
+
+
+def test_runs_of_the_next_plan_are_kept_apart_and_those_that_diverged(paths, tmp_path):
+  write_template(paths, '{{ frozen | length }} and {{ frozen_diverged | length }}')
+  finished = finished_run(tmp_path, 'one', 0.6)
+  lost = write_run(
+    tmp_path / 'two',
+    [0.5, 0.1],
+    f'--config={FEDAVG}',
+    seed=1,
+    finished=False,
+    train_loss=None,
+  )
+  words = ['add-frozen', str(finished), str(lost)]
+  assert build.main(words, tmp_path) == ExitCode.DONE
+  assert paths.page.read_text() == '1 and 1\n'
+  assert [*partitions.read(paths.partitions)] == ['one', 'two']
+  (path,) = paths.frozen_diverged.iterdir()
+  assert path == paths.frozen / 'diverged/two.jsonl.gz'
+  assert not paths.runs.exists()
 
 
 def test_a_run_with_another_algorithm_is_no_run_of_its_variant(paths, tmp_path):

@@ -45,6 +45,9 @@ def test_the_published_files_have_every_record_and_the_answer_on_two_pages(
   np.testing.assert_array_equal(counts.sum(axis=0), 5_000)
   card = (tmp_path / 'README.md').read_text()
   assert f'has {len(table):,} rows' in card
+  # As the card says, no class counts are missing but those of runs that diverged.
+  without_counts = table[table['class_counts'].isna()]
+  assert set(without_counts['status']) == {'diverged'}
   columns = {name for name in re.findall(r'`(\w+)`', card) if name in table.columns}
   assert {'run', 'status', 'config', 'class_counts', 'round'} <= columns
   if has_browser:

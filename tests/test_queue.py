@@ -7,11 +7,11 @@ import pytest
 
 from moon_jax import config
 from moon_jax.core import files
-from moon_jax.core.errors import ExitCode, UsageError
+from moon_jax.core.errors import DivergedError, ExitCode, UsageError
 from moon_jax.runner import run_directory, start, stop_requests
-from papers import kept_runs, queue
+from papers import kept_runs, partitions, queue
 from tests.processes import ROOT, launch
-from tests.run_directories import TINY, write_lines
+from tests.run_directories import TINY, write_lines, write_run
 from tests.selection import few
 
 pytestmark = pytest.mark.usefixtures('quick_runs')
@@ -194,6 +194,29 @@ def test_a_run_that_fails_holds_no_other_back(
   assert first == f'{queued_runs[0].name}: no data'
   assert last == f'{queued_runs[1].name}: not mine'
   assert are_kept(queued_runs, results) == [False, False, True, True]
+
+
+def test_a_run_that_diverges_is_kept_once_in_a_folder_of_its_own(
+  queued_runs, results, monkeypatch
+):
+  begun_names = []
+
+  def run(request, *arguments, **options):
+    begun_names.append(request.workdir.name)
+    write_run(request.workdir, [0.5], finished=False, train_loss=None)
+    raise DivergedError('Diverged in round 1')
+
+  monkeypatch.setattr(start, 'run', run)
+  one_run = queued_runs[:1]
+  assert queue.work(one_run, results, stop_requests.Stop()) is ExitCode.FAILED
+  assert kept_runs.read_all(results) == {}
+  (kept,) = kept_runs.read_all(results / kept_runs.DIVERGED, finished=False).values()
+  assert kept.has_diverged
+  assert kept.name == begun_names[0]
+  assert last_line(one_run, results, 1).startswith('kept: 1 runs; left: 0')
+  assert queue.work(one_run, results, stop_requests.Stop()) is ExitCode.DONE
+  assert len(begun_names) == 1
+  assert [*partitions.read(results.parent / partitions.TABLE.name)] == begun_names
 
 
 @pytest.mark.usefixtures('keeps_all')
