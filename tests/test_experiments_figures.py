@@ -595,8 +595,8 @@ def sentences():
     zip(PAIRS_OF_TABLE_1, plan_by_enumeration.holm(p_values), strict=True)
   )
   yield (
-    f'p = {corrected["moon", "fedprox"]:.2f} for MOON - FedProx, and (post hoc) p = '
-    f'{corrected["moon", "scaffold"]:.2f} for MOON - SCAFFOLD'
+    f'p = {corrected["moon", "fedprox"]:.2f} (FedProx) and '
+    f'{corrected["moon", "scaffold"]:.2f} (SCAFFOLD)'
   )
   half_width = interval(at_100['beta 0.5'])[1] - means['beta 0.5']
   yield f'is known to +- {half_width:.1f} points'
