@@ -122,12 +122,15 @@ class Algorithm(NamedTuple):
       `gradient_at(variables, batch=0)` returns the gradient of the loss at other
       variables, on one of the batches of the step with the same draws, and the
       statistics after that pass; it costs as much as a step.
-    correct: (gradient of the loss, task) -> what the local optimizer gets instead.
+    correct: (gradient, task) -> what the local optimizer gets instead. The gradient is
+      what `descent` returned, or else that of the loss, with `perturb` at the moved
+      params.
     after_update: (params with the local optimizer's update, params before it, task) ->
       the params after the step. The optimizer's state does not see the change.
-    after_step: (task, loss [], gradient of the loss, key of the step) -> `task.local`
-      of the next step. A random draw takes `device_keys.for_purpose(key, ...)`;
-      `task.loss_with` gives the loss under another `task.local`.
+    after_step: (task, loss [], the gradient that `correct` got, key of the step) ->
+      `task.local` of the next step. A random draw takes
+      `device_keys.for_purpose(key, ...)`; `task.loss_with` gives the loss under another
+      `task.local`.
     examine: (Outputs, Batch) -> sums over the real examples of a batch. If it is set,
       the trained network sees all examples of the client once after the last step, in
       evaluation mode and not augmented; `task.examined` is the total, in `upload` and
@@ -148,8 +151,8 @@ class Algorithm(NamedTuple):
       besides the global model that `evaluated` returns; None: clients have no such
       model.
     adapted: the training after which a client's model is tested as its own: it starts
-      from the global model that `evaluated` returns, and nothing of it is kept. None:
-      there is none.
+      from the global model that `evaluated` returns, and nothing of it is kept. It is
+      refused if `evaluated` returns a model of each client. None: there is none.
     second_training: a further local training in each round, whose loss is recorded as
       `personal_loss`; see `SecondTraining`. None: there is no further training.
   """

@@ -28,7 +28,8 @@ def dco_moon(
     mu: weight of both terms, at least 0; above 0 with `normalise`.
     tau: temperature of the contrastive term, above 0.
     theta: threshold of d_i, above 0. If it is larger than every d_i, p_t = 0: the loss
-      is 2 mu (with `normalise` 2) times that of MOON with mu = 1/2.
+      is 2 mu (with `normalise` 2) times that of MOON with mu = 1/2, with `initial` =
+      'mu' from the second round on.
     normalise: whether both weights are divided by mu, so that they are 2 - p_t and
       1 + p_t. Otherwise mu also multiplies the step.
     initial: p_t of the first round, in which the paper's coefficient is "a predefined

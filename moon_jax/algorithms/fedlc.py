@@ -18,7 +18,8 @@ def fedlc(
   over the classes that the client has. Margins are for training; evaluation uses z.
 
   Args:
-    tau: weight of the margins, at least 0; 0 is FedAvg. Most public code has 1.
+    tau: weight of the margins, at least 0; 0 is FedAvg, if `true_class`. Most public
+      code has 1.
     least_count: lower bound of m_k. With 0 a class that the client does not have is
       left out of the sum, unless tau is 0.
     true_class: whether k = c is in the sum. In the paper's form it is not, and the loss

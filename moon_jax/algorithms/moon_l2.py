@@ -33,7 +33,7 @@ def moon_l2(*, mu: float, squared: bool = False) -> base.Algorithm:
 
 
 def root(squares: jax.Array) -> jax.Array:
-  """[B] -> [B] square roots; at 0, where each round begins, 0 with gradient 0."""
+  """[B] -> [B] square roots; at 0, where a round may begin, 0 with gradient 0."""
   positive = squares > 0
   # Guarded inside too: the branch not taken must not give a NaN gradient.
   return jnp.where(positive, jnp.sqrt(jnp.where(positive, squares, 1.0)), 0.0)

@@ -30,7 +30,7 @@ def pfedme(
   curvature) = 2.
 
   Args:
-    lam: lambda, at least 0; 0 leaves w where it is.
+    lam: lambda, at least 0; at 0 only weight decay moves w.
     inner_steps: K, at least 1.
     inner_learning_rate: eta_p, above 0.
     beta: length of the server's step, at least 0; it may exceed 1.

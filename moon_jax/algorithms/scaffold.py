@@ -41,8 +41,9 @@ def scaffold() -> base.Algorithm:
   steps at learning rate 1 cover along a gradient of 1; without momentum it is K. Weight
   decay is part of the drift. The model is the mean weighted by examples, and
   c <- c + |S| / N mean_i (c_i's change) over the cohort S, so that c stays the mean of
-  all N clients' c_i. All start at 0 and have the shape of the trainable parameters. The
-  server sends all that it keeps: x, and c, which is its memory.
+  all N clients' c_i. In a round with eta = 0, c_i and c stay as they are. All start at
+  0 and have the shape of the trainable parameters. The server sends all that it keeps:
+  x, and c, which is its memory.
 
   The local optimizer must be SGD, without Nesterov's momentum, for which a(K) would
   differ.
@@ -56,9 +57,13 @@ def scaffold() -> base.Algorithm:
 
   def upload(trained, task):
     divisor = task.optimizer['learning_rate'] * task.local.length
+    # At rate 0, with which a warm-up may begin, the client has not moved.
+    has_rate = divisor != 0
+    safe = jnp.where(has_rate, divisor, 1.0)
     moved = tree.subtract(task.received.variables['params'], trained['params'])
-    slope = jax.tree.map(lambda leaf: leaf / divisor, moved)
+    slope = jax.tree.map(lambda leaf: leaf / safe, moved)
     change = tree.subtract(slope, task.received.memory)
+    change = jax.tree.map(lambda leaf: jnp.where(has_rate, leaf, 0.0), change)
     return Upload(trained, uniform=change), tree.add(task.memory, change)
 
   def aggregate(server, mean, participation, scalars):

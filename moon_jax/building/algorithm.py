@@ -12,6 +12,8 @@ from moon_jax.algorithms.wrappers.frozen_layers import algorithm_with_frozen_lay
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
 from moon_jax.config import Config, flatten, used_value
+from moon_jax.core.errors import KnobError
+from moon_jax.core.flags import flag
 from moon_jax.round.examination import with_empty_sums
 
 _PLAIN_AVERAGE = {'name': 'sgd', 'learning_rate': 1.0, 'momentum': 0.0}
@@ -62,7 +64,11 @@ class AlgorithmOptions:
 
 
 def make_algorithm(options: AlgorithmOptions, network: models.Network) -> Algorithm:
-  """The algorithm, wrapped in what else is configured."""
+  """The algorithm, wrapped in what else is configured.
+
+  Raises:
+    UsageError: `batch_norm=local` is not for this algorithm, or its function fails.
+  """
   part = options.part
   part_options = dict(options.options)
   if part.has('layered'):
@@ -72,6 +78,13 @@ def make_algorithm(options: AlgorithmOptions, network: models.Network) -> Algori
     algorithm = algorithm._replace(init_client=_in_arrays(algorithm.init_client))
   algorithm = with_empty_sums(algorithm, network)
   if options.has_local_statistics and 'batch_stats' in network.shapes:
+    if algorithm.personal or algorithm.adapted or algorithm.second_training:
+      raise KnobError(
+        'batch_norm',
+        'local',
+        f'is not for {flag("algorithm", part.name)}, whose clients train or keep a '
+        'further model.',
+      )
     algorithm = with_local_statistics(algorithm)
   if attack := options.attack:
     algorithm = with_attack(

@@ -134,6 +134,13 @@ def _flag_that_needs_client_tests(
       'needs a global model, and here each client has a model of its own: leave it '
       f'out, or choose another {flag("algorithm")} or {flag("batch_norm")}.',
     )
+  if algorithm.adapted and has_client_models:
+    raise KnobError(
+      'algorithm',
+      options.algorithm,
+      'adapts a global model (`adapted`), and here each client has a model of its own '
+      '(`evaluated`).',
+    )
   if algorithm.personal or algorithm.adapted:
     return flag('algorithm', options.algorithm)
   return flag('fine_tune_epochs', epochs) if epochs else ''

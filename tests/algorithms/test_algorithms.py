@@ -197,6 +197,20 @@ def test_scaffold_by_hand():
   assert server.variables['params']['w'] == 2.75
 
 
+def test_scaffold_keeps_its_variates_in_a_round_of_rate_0():
+  algorithm = world.algorithm_of('scaffold')
+  received = algorithm.broadcast(Server(model(7.0), {'w': jnp.array([3.0])}))
+  path = algorithm.begin(received, ())
+  now = task(algorithm, {'w': jnp.array([1.0])}, received, local=path)
+  now = now._replace(optimizer=now.optimizer | {'learning_rate': jnp.float32(0)})
+  now = now._replace(local=algorithm.after_step(now, None, None, None))
+  sent, memory = algorithm.upload(model(7.0), now)
+  assert memory['w'] == 1.0
+  server = algorithm.aggregate(Server(model(7.0), received.memory), sent, 1.0, {})
+  assert server.memory['w'] == 3.0
+  assert server.variables['params']['w'] == 7.0
+
+
 # --- SA-MOON --------------------------------------------------------------------------
 
 

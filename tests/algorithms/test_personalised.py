@@ -437,6 +437,10 @@ def test_per_fedavg_by_hand(hessian, after):
     chosen, loss, model, (), 1, images=images, sgd={'learning_rate': 0.05}
   )
   assert finished.upload.weighted['params']['x'] == pytest.approx(after, rel=1e-4)
+  # All examples of a step are seen; its loss is that of b1.
+  assert finished.metrics.num_seen == len(batches)
+  assert finished.metrics.num_summed == 1
+  assert finished.metrics.sums['train_loss'] == 2.0
   # The own model of 0.28 on b1: 0.452.
   adapted = chosen.adapted
   assert adapted.max_steps == 1

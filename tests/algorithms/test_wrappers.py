@@ -7,11 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import moon_jax
 from moon_jax.algorithms import base
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
+from moon_jax.building.algorithm import AlgorithmOptions, make_algorithm
+from moon_jax.building.experiment import make_initial_state
+from moon_jax.config import changed
 from moon_jax.core import tree
+from moon_jax.core.errors import UsageError
 from moon_jax.core.types import PyTree, Server, Upload
+from moon_jax.round.examination import with_empty_sums
 from tests import world
 from tests.selection import few
 
@@ -33,7 +39,8 @@ class ProbeMemory(NamedTuple):
 def probe(heard):
   """An algorithm with every function; each adds its name to `heard` when called.
 
-  Each also checks that it is given the probe's own things, not a wrapper's.
+  Each also checks that it is given the probe's own things, not a wrapper's. For
+  the second training, its `upload` adds the name.
   """
 
   def check(received=None, memory=None):
@@ -76,6 +83,9 @@ def probe(heard):
   def upload(trained, task):
     return Upload(trained), ProbeMemory(trained, of_task(task).memory.times + 1.0)
 
+  def report(trained, task):
+    return {'steps': of_task(task).local, 'num_examined': task.examined}
+
   def aggregate(server, mean, participation, scalars):
     assert np.shape(participation) == ()
     assert set(scalars) >= {'pull', 'rounds'}
@@ -88,9 +98,18 @@ def probe(heard):
     assert server.memory.shape == ()
     return tree.repeat(server.variables, 1)
 
+  def personal(server, memory):
+    check(memory=memory)
+    assert server.memory.shape == ()
+    return memory.last
+
+  def upload_of_second_training(trained, task):
+    heard.add('second_training')
+    return Upload(), of_task(task).memory
+
   algorithm = base.Algorithm(
     hyperparameters={'pull': 0.5},
-    init_server=lambda variables: jnp.zeros(()),
+    init_server=lambda variables, zeros: zeros,
     init_client=lambda variables: ProbeMemory(variables, jnp.zeros(())),
     scalars=scalars,
     broadcast=lambda server: Sent(server.variables, server.memory),
@@ -99,13 +118,21 @@ def probe(heard):
     frozen=frozen,
     loss=loss,
     perturb=lambda grads, params, task: of_task(task) and zeros(grads),
+    descent=lambda grads, gradient_at, variables, task: (grads, of_task(task).local),
     correct=lambda grads, task: of_task(task) and grads,
     after_update=lambda updated, params, task: of_task(task) and updated,
     after_step=lambda task, loss, grads, key: of_task(task).local + 1.0,
+    examine=lambda outputs, batch: jnp.sum(batch.mask),
     upload=upload,
-    report=lambda trained, task: {'steps': of_task(task).local},
+    report=report,
     aggregate=aggregate,
     evaluated=evaluated,
+    personal=personal,
+    adapted=base.SecondTraining(base.Algorithm()),
+    second_training=base.SecondTraining(
+      algorithm=base.Algorithm(download=download, upload=upload_of_second_training),
+      comes_first=True,
+    ),
   )
 
   def recorded(name, function):
@@ -131,45 +158,80 @@ def with_sgd(inner):
 local = with_local_statistics
 # Wrappers of algorithms with a server.
 WRAPPED = {
+  'optimized': with_sgd,
   'optimized-local': lambda inner: with_sgd(local(inner)),
   'local-optimized': lambda inner: local(with_sgd(inner)),
 }
-FUNCTIONS = {
-  name
-  for name, value in base.Algorithm()._asdict().items()
-  if callable(value) or name in ('share', 'mixed', 'perturb')
+# The fields that hold no function and no training.
+DATA = {
+  'hyperparameters',
+  'needs',
+  'frozen_in_training',
+  'measured',
+  'num_batches',
+  'examined_zeros',
+  'needs_all_uploads',
 }
+# `adapted` comes after the rounds; a wrapper leaves it as it is.
+FUNCTIONS = set(base.Algorithm._fields) - DATA - {'adapted'}
 # The probe has a server and no neighbours.
 NEIGHBOURS = {'share', 'mixed'}
+# Algorithms that `batch_norm=local` refuses, by the field for which it does.
+REFUSED = {
+  'personal': base.Algorithm(personal=lambda server, memory: server.variables),
+  'adapted': base.Algorithm(adapted=base.SecondTraining(base.Algorithm())),
+  'second_training': base.Algorithm(
+    second_training=base.SecondTraining(base.Algorithm())
+  ),
+}
 
 
 def after_a_round(chosen):
   """The state, and the tested models, after one round on normalised networks."""
-  plans = world.planner(num_lanes=1, sizes=(7, 16, 23, 16))
+  plans = world.planner(num_lanes=1, sizes=(7, 16, 23, 16), algorithm=chosen)
   run_round = world.round_of(
     chosen, world.RoundOptions(model='mlp_bn', represent_once=False)
   )
   plan, data = plans.plan(0).for_device(), world.train_split('mlp_bn')
-  first = world.state_of(chosen, 'mlp_bn')
+  first = make_initial_state(chosen, world.variables('mlp_bn'), world.NUM_CLIENTS)
   state, metrics = run_round(first, plan, world.scalars(chosen), data)
   shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), (first, state))
   assert shapes[0] == shapes[1]
   return state, metrics, chosen.evaluated(state.server, state.clients)
 
 
-@pytest.mark.parametrize('name', few(['optimized-local'], WRAPPED))
+@pytest.mark.parametrize('name', few(['optimized', 'optimized-local'], WRAPPED))
 def test_every_function_is_called(name):
-  heard = set()
-  state, metrics, tested = after_a_round(WRAPPED[name](probe(heard)))
-  assert heard == FUNCTIONS - NEIGHBOURS
+  heard, expected, num_models = set(), FUNCTIONS - NEIGHBOURS, 1
+  inner = with_empty_sums(probe(heard), world.network('mlp_bn'))
+  if 'local' in name:
+    inner = inner._replace(personal=None, adapted=None, second_training=None)
+    expected, num_models = expected - REFUSED.keys(), 4
+  chosen = WRAPPED[name](inner)
+  state, metrics, tested = after_a_round(chosen)
+  if chosen.personal:
+    jax.vmap(chosen.personal, in_axes=(None, 0))(state.server, state.clients)
+  assert heard == expected
+  assert chosen.adapted is inner.adapted
 
   # The calls have had effects.
   assert state.server.memory.inner == 1.0
   assert metrics.computed['rounds'] == 0.0
+  assert set(metrics.reports['num_examined'].tolist()) <= set(world.SIZES)
   for leaf, leaf_of_model in zip(
     jax.tree.leaves(tested), jax.tree.leaves(world.variables('mlp_bn')), strict=True
   ):
-    assert leaf.shape == (4, *leaf_of_model.shape)
+    assert leaf.shape == (num_models, *leaf_of_model.shape)
+
+
+@pytest.mark.usefixtures('own_parts')
+@pytest.mark.parametrize('field', REFUSED)
+def test_local_statistics_are_for_clients_of_one_model(field):
+  moon_jax.register_algorithm('own', lambda: REFUSED[field])
+  config = changed(world.config_of(batch_norm='local'), {'algorithm': 'own'})
+  problem = "^--config.batch_norm='local' is not for --config.algorithm='own', whose "
+  with pytest.raises(UsageError, match=problem):
+    make_algorithm(AlgorithmOptions(config), world.network('mlp_bn'))
 
 
 @pytest.mark.parametrize('name', ['scaffold', 'dco_moon', 'sa_moon', 'solo', 'moon'])

@@ -30,7 +30,8 @@ def with_local_statistics(inner: Algorithm) -> Algorithm:
   the initial ones until it takes part.
 
   Args:
-    inner: the algorithm. Its `evaluated` is called once for each client, with the
+    inner: the algorithm, without `personal`, `adapted` and `second_training`, which
+      are not wrapped. Its `evaluated` is called once for each client, with the
       client's statistics in the global model. Without a server, `inner` includes the
       averaging among neighbours.
   """
