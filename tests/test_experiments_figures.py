@@ -579,11 +579,10 @@ def sentences():
   assert high < 2.8
   assert f'{interval(at_100["beta 0.5"])[1]:.2f}' == '2.80'
   yield (
-    f'interval at 0.5 is {sign(low)} to {sign(high)}, without +2.8, which is at the '
-    'very end of the own one'
+    f'excludes +2.8 at 0.5 ({sign(low)} to {sign(high)}); the own interval ends at it'
   )
   deviations = [np.std(numbers, ddof=1) for numbers in at_100.values()]
-  yield f'(here, by {min(deviations):.1f} to {max(deviations):.1f} points)'
+  yield f'(here by {min(deviations):.1f} to {max(deviations):.1f} points)'
   p_values = [
     stats.ttest_1samp(
       pairs(f'moon_cvpr21_{first}', f'moon_cvpr21_{second}', late),
@@ -594,6 +593,7 @@ def sentences():
   corrected = dict(
     zip(PAIRS_OF_TABLE_1, plan_by_enumeration.holm(p_values), strict=True)
   )
+  assert min(corrected['moon', 'fedprox'], corrected['moon', 'scaffold']) > 0.05
   yield (
     f'p = {corrected["moon", "fedprox"]:.2f} (FedProx) and '
     f'{corrected["moon", "scaffold"]:.2f} (SCAFFOLD)'
@@ -701,7 +701,7 @@ def sentences():
   left = len({*planned} - FROZEN.keys() - FROZEN_DIVERGED.keys())
   if left:
     yield f'Runs of the plan that are left: {left} of {len(planned)}.'
-    yield f'{left} of {len(planned)} runs are left.'
+    yield f'{left} of {len(planned)} runs remain to be made.'
   else:
     ends = {name: end(name, 100, runs=FROZEN) for name in FROZEN}
     yield from plan_by_enumeration.planned_rows(ends, {*FROZEN_DIVERGED})
