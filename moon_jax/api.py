@@ -9,15 +9,17 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import ml_collections
 
+from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.building import experiment
 from moon_jax.config import cli
 from moon_jax.core import files
+from moon_jax.core.errors import UsageError
 from moon_jax.core.paths import expand
 from moon_jax.platform import compile_cache, compiler, devices
 from moon_jax.predict import inference
@@ -31,7 +33,7 @@ from moon_jax.runner import (
 from moon_jax.runner.callbacks import stop_if_diverged
 from moon_jax.runner.rounds import Round, Rounds
 from moon_jax.sweeps import running
-from moon_jax.sweeps.planned_runs import SweepRun, combinations, in_one_folder
+from moon_jax.sweeps.planned_runs import SweepRun, combinations, in_one_folder, unused
 
 Record = dict[str, Any]
 
@@ -116,11 +118,14 @@ def run(
     workdir: the run directory; the same call again resumes the run that is there.
     callbacks: objects of `moon_jax.Callback`, or functions that get a `Round`, which
       holds the state. Each is called after every round; a function that returns
-      something true, such as a reason, ends the run, as `Round.stop` does.
+      something true, such as a reason, ends the run, as `Round.stop` does. Callbacks
+      that the config file registers are called too: those of the file that was loaded
+      last.
 
   Raises:
     RunError: its message is for the user; a ConfigError names every mistake.
   """
+  callbacks = _listed(callbacks)
   config = config_lib.validate(config)
   workdir = expand(workdir)
   files.require_writable(workdir)
@@ -131,6 +136,20 @@ def run(
     metrics=files.read_lines(workdir / run_directory.METRICS),
     summary=files.read_json(workdir / run_directory.SUMMARY),
   )
+
+
+def _listed(callbacks: Any) -> list[Any]:
+  """The callbacks as a list.
+
+  Raises:
+    UsageError: one of them is no callback, or they are no list.
+  """
+  if not isinstance(callbacks, Iterable):
+    raise UsageError(f'callbacks={callbacks!r} must be a list.')
+  callbacks = list(callbacks)
+  for callback in callbacks:
+    catalog.require_callback(callback)
+  return callbacks
 
 
 def sweep(
@@ -164,7 +183,9 @@ def sweep(
     command = f'moon_jax.run(config, {str(folder / name)!r})'
     request = cli.request(run_config, folder / name, command)
     runs.append(SweepRun(name=name, argv=[], request=request))
-  if problems := in_one_folder([run.name for run in runs]):
+  problems = unused(over, set().union(*all_changes))
+  problems += in_one_folder([run.name for run in runs])
+  if problems:
     raise config_lib.ConfigError(problems)
   running.check(runs)
   files.require_writable(folder, 'out')

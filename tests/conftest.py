@@ -31,6 +31,7 @@ import jax
 import pytest
 from matplotlib.figure import Figure
 
+from moon_jax import catalog
 from moon_jax.building import programs
 from moon_jax.catalog import registry
 from moon_jax.platform import devices
@@ -163,6 +164,7 @@ def _forget_parts():
   registry._parts.clear()
   registry._parts.update(parts_before)
   registry.every_knob.cache_clear()
+  catalog.forget_callbacks()
 
 
 own_parts = pytest.fixture(_forget_parts)

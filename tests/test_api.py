@@ -94,9 +94,11 @@ def test_rounds_can_be_left_and_have_no_global_model_if_there_is_none():
 
 
 def test_every_mistake_is_told_by_one_exception():
-  with pytest.raises(errors.UsageError) as caught:
+  with pytest.raises(moon_jax.errors.ConfigError) as caught:
     moon_jax.load_config(DIGITS, {'mon.mu': 1, 'num_rounds': 0, 'fedprox.mu': 0.1})
+  assert isinstance(caught.value, errors.UsageError)
   lines = str(caught.value).splitlines()
+  assert lines == [*caught.value.problems]
   assert lines[0] == "--config.mon.mu is not a knob. Did you mean 'moon.mu'?"
   assert lines[1] == '--config.num_rounds=0 must be at least 1.'
   assert lines[2].startswith('--config.fedprox.mu is not used with')
@@ -116,6 +118,28 @@ def test_a_configuration_is_checked_again_when_it_is_run(tmp_path):
   changed.batch_size = -1
   with pytest.raises(errors.UsageError, match='batch_size=-1 must be at least 1'):
     moon_jax.run(changed, tmp_path / 'run')
+  assert not (tmp_path / 'run').exists()
+
+
+class NoCallback:
+  """It has the method of a callback, and does not derive from it."""
+
+  def after_round(self, round):
+    pass
+
+
+@pytest.mark.parametrize(
+  ('callbacks', 'problem'),
+  [
+    ([None], '^None is no callback: it must be a function of a round, or derive'),
+    ([NoCallback], 'NoCallback.* is no callback'),
+    ([print, NoCallback()], 'NoCallback.* is no callback'),
+    (print, r'^callbacks=<built-in function print> must be a list\.$'),
+  ],
+)
+def test_what_is_no_callback_is_told_at_once(callbacks, problem, tmp_path):
+  with pytest.raises(errors.UsageError, match=problem):
+    moon_jax.run(config(), tmp_path / 'run', callbacks=callbacks)
   assert not (tmp_path / 'run').exists()
 
 

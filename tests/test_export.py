@@ -124,6 +124,28 @@ def test_a_file_holds_one_model(trained, tmp_path):
     moon_jax.load(tmp_path / 'x.npz', client=1)
 
 
+@pytest.mark.parametrize(
+  ('texts_of_client', 'right', 'wrong'),
+  [
+    ({}, [], [0, '0', 'None', '']),
+    ({'client': '1'}, [1, '1'], [0, '0', 'None', '']),
+    ({'client': '1', 'client_name': '"rural"'}, [1, '1', 'rural'], [0, 'city']),
+    # Of users called 1, 2 and 3, this is number 1, whom the data call 2.
+    ({'client': '1', 'client_name': '"2"'}, [1, '2'], [2, '1']),
+  ],
+)
+def test_a_file_of_a_client_is_asked_for_by_its_number_or_name(
+  texts_of_client, right, wrong, trained, tmp_path
+):
+  trained.save(tmp_path / 'x.npz')
+  path = changed(tmp_path / 'x.npz', lambda a, t: t.update(texts_of_client))
+  for client in right:
+    assert moon_jax.load(path, client=client).client == 1
+  for client in wrong:
+    with refused(UsageError, 'must be left out'):
+      moon_jax.load(path, client=client)
+
+
 @pytest.fixture(scope='module')
 def with_client_models(tmp_path_factory, quick_runs):
   """Trains a personalised algorithm, once: its name -> the run directory."""
@@ -286,11 +308,17 @@ def test_a_picture_is_read_as_in_training(two_rounds, tmp_path):
     f'picture.png: {label}, probability {probabilities[label]:.4f}\n'
   )
   (tmp_path / 'text.png').write_text('no picture')
+  noise = np.random.default_rng(0).integers(0, 256, (300, 300), np.uint8)
+  Image.fromarray(noise).save(tmp_path / 'broken.png')
+  content = bytearray((tmp_path / 'broken.png').read_bytes())
+  content[content.rfind(b'IDAT')] = 0  # Pillow calls this a SyntaxError
+  (tmp_path / 'broken.png').write_bytes(content)
   for arguments, line in (
     ([], 'usage: python model.py PICTURE ...'),
     (['absent.png'], 'absent.png: No such file or directory'),
     (['.'], '. is a folder: python -m moon_jax.predict reads folders'),
     (['text.png'], "text.png: cannot identify image file 'text.png'"),
+    (['broken.png'], r"broken.png: broken PNG file (chunk b'\x00DAT')"),
   ):
     process = subprocess.run(
       [sys.executable, 'model.py', *arguments],
@@ -299,6 +327,11 @@ def test_a_picture_is_read_as_in_training(two_rounds, tmp_path):
       text=True,
     )
     assert (process.returncode, process.stderr) == (2, f'{line}\n')
+  (tmp_path / 'model_weights.safetensors').unlink()
+  process = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+  (line,) = process.stderr.splitlines()
+  assert line.startswith(f'{tmp_path / "model_weights.safetensors"}: No such file')
+  assert process.returncode == 2
 
 
 def test_a_network_of_a_users_own_is_refused(trained, tmp_path, monkeypatch):

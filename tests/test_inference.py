@@ -124,6 +124,11 @@ def test_a_run_may_follow_in_the_same_process(workdir, monkeypatch):
     moon_jax.load(workdir)
 
 
+DAMAGED_THREE = (
+  r'^checkpoint 3 is damaged \(manifest\.json has changed\); round 2 is loaded$'
+)
+
+
 @pytest.mark.parametrize(
   ('algorithm', 'batch_norm'),
   few(
@@ -144,7 +149,8 @@ def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
   (tmp_path / '3/manifest.json').write_text('{')
   for client in (0, 2):
     shapes = jax.eval_shape(lambda: state)
-    loaded = checkpoint.newest(tmp_path, shapes, client, first_memory=None)
+    with pytest.warns(UserWarning, match=DAMAGED_THREE):
+      loaded = checkpoint.newest(tmp_path, shapes, client, first_memory=None)
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(loaded))
     memory = jax.tree.map(lambda leaf, c=client: leaf[c : c + 1], state.clients)
     assert world.largest_difference(loaded, state._replace(clients=memory)) == 0
@@ -427,6 +433,17 @@ def test_a_folder_of_pictures_by_class(pictures, workdir, loaded, tmp_path, caps
   np.testing.assert_array_equal(
     np.sum(counts, axis=1), np.bincount(labels[:30], minlength=10)
   )
+
+
+@pytest.mark.parametrize(('word', 'folder'), [('.', 'scans'), ('..', 'scans/3')])
+def test_the_folder_of_the_shell_has_its_name_in_the_output(
+  word, folder, tmp_path, monkeypatch
+):
+  (tmp_path / folder).mkdir(parents=True)
+  monkeypatch.chdir(tmp_path / folder)
+  values = predict_lib.parse(['--workdir=run', f'--input={word}'])
+  target = predict_lib._target(values, pathlib.Path(word))
+  assert target == tmp_path / 'scans_predictions.csv'
 
 
 def test_a_picture_has_no_label(pictures, workdir, tmp_path, capsys):

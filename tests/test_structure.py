@@ -116,6 +116,22 @@ def test_every_module_has_a_layer():
   assert {layer_name(path) for path in FILES} == set(RANK)
 
 
+# A line of a package's docstring that lists modules: their names, and what they hold.
+LISTED = re.compile(r'^ *([a-z_0-9]+(?:, [a-z_0-9]+)*)(?:, \.\.\.)?  +\w', re.M)
+
+
+def test_the_modules_that_a_package_lists_exist():
+  absent = [
+    f'{path.relative_to(PACKAGE)}: {name}'
+    for path in FILES
+    if path.name == '__init__.py'
+    for names in LISTED.findall(ast.get_docstring(tree_of(path)) or '')
+    for name in names.split(', ')
+    if not (path.parent / f'{name}.py').exists()
+  ]
+  assert not absent
+
+
 # --- one place that spells flags ------------------------------------------------------
 
 FLAG = re.compile(r'--(config|workdir|out)\b')

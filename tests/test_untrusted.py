@@ -233,7 +233,7 @@ def test_nothing_is_unpickled(working_folder, copy_of):
     inference.load(workdir)
 
 
-def test_a_run_directory_cannot_trust_its_pickles(working_folder, copy_of):
+def test_a_run_directory_cannot_trust_its_pickles(working_folder, copy_of, capsys):
   for split in ('train', 'test'):
     (working_folder / 'clients' / split).mkdir(parents=True)
     np.savez(
@@ -244,6 +244,11 @@ def test_a_run_directory_cannot_trust_its_pickles(working_folder, copy_of):
   assert model.config.data.trust_pickles
   with pytest.raises(UsageError, match=r'test_data\(trust_pickles=True\) reads it'):
     model.test_data()
+  # Nor does predict, which has no knob for it.
+  assert predict('run', 'clients', '--source=pfllib') == ExitCode.USAGE
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith("--input='clients': 'clients/t")
+  assert 'predict reads no pickles; if you trust whoever made it, python -m' in line
   assert not (working_folder / 'pwned').exists()
   with pytest.raises(DataError, match='no file of PFLlib'):
     model.test_data(trust_pickles=True)

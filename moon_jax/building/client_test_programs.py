@@ -135,10 +135,21 @@ def test(
 def compile_client_tests(
   experiment: Experiment, state: State
 ) -> Callable[[State, np.ndarray], PyTree]:
-  """Compiles `test`: (state, positions [C]) -> column -> ClientScore, on the device."""
+  """Compiles `test`: (state, positions [C]) -> column -> ClientScore, on the device.
+
+  With a client store, the state that is tested has the memories of these C clients.
+  """
   split, tests = test_inputs(experiment)
   mesh = experiment.placement.mesh
-  example = devices.replicate(np.zeros(clients_at_a_time(experiment), np.int32), mesh)
+  num_clients = clients_at_a_time(experiment)
+  example = devices.replicate(np.zeros(num_clients, np.int32), mesh)
+  if not experiment.placement.client_memory.on_device:
+    # The state of a round has the memories of its cohort, which may be more clients.
+    memories = jax.tree.map(
+      lambda leaf: jax.ShapeDtypeStruct((num_clients, *leaf.shape[1:]), leaf.dtype),
+      state.clients,
+    )
+    state = state._replace(clients=devices.shapes(memories, mesh))
   program = programs.lower(test, experiment, state, split, tests, example).compile()
 
   def test_clients(state, positions):

@@ -94,6 +94,8 @@ class Experiment(NamedTuple):
 class Options:
   """What a configuration says about each step of building; the steps see no more.
 
+  It raises UsageError if a round has no valid learning rate.
+
   Attributes:
     network: about the network.
     freezing: about the layers that are not trained.
@@ -109,6 +111,7 @@ class Options:
     self.algorithm = AlgorithmOptions(config)
     self.client_tests = ClientTestOptions(config)
     self.scalars = ScalarOptions(config)
+    self.scalars.learning_rate.require_valid()
     self.training_setup = TrainingSetupOptions(config)
 
 
@@ -167,16 +170,38 @@ def assemble(options: Options, divided: Divided, backend: str | None) -> Assembl
   )
 
 
-def _traffic(options: Options, assembled: Assembled, num_classes: int) -> Traffic:
-  """What one client exchanges in a round."""
+def _traffic(
+  options: Options,
+  assembled: Assembled,
+  num_classes: int,
+  frozen: frozenset[tuple[str, ...]],
+) -> Traffic:
+  """What one client exchanges in a round; see `traffic_of_client`."""
   network, algorithm = assembled.network, assembled.algorithm
   with explaining_errors_of(options.algorithm.part):
     # Traffic depends on no number, but `broadcast` and `upload` are traced with the
     # scalars of some round.
     scalars = options.scalars.of_round(algorithm, round_index=0)
-    return traffic_of_client(
-      algorithm, network.shapes, scalars, num_classes, network.frozen
-    )
+    return traffic_of_client(algorithm, network.shapes, scalars, num_classes, frozen)
+
+
+def _bytes_per_upload(options: Options, assembled: Assembled, num_classes: int) -> int:
+  """Bytes of what the device keeps of each client's upload; 0: only the mean is kept.
+
+  Layers that do not train are in these arrays, although clients never send them.
+  """
+  if not assembled.algorithm.needs_all_uploads:
+    return 0
+  return _traffic(options, assembled, num_classes, frozen=frozenset()).bytes_sent
+
+
+def _test_bytes(divided: Divided) -> int:
+  """Bytes of the examples that test models on the server: tests and validation."""
+  num_bytes = divided.dataset.test_images.nbytes
+  if divided.validation:
+    images, _ = divided.validation
+    num_bytes += images.nbytes
+  return num_bytes
 
 
 def build(
@@ -229,7 +254,7 @@ def build_with(
   for notice in (divided.text_notice, network.weights_notice):
     if notice and has_arrays:
       print(notice, file=sys.stderr)
-  traffic = _traffic(options, assembled, dataset.num_classes)
+  traffic = _traffic(options, assembled, dataset.num_classes, network.frozen)
   training_partition = client_examples.training_partition
   class_counts = count_classes(dataset, training_partition)
 
@@ -242,6 +267,8 @@ def build_with(
     algorithm=algorithm,
     backend=backend,
     min_steps=min_steps,
+    test_bytes=_test_bytes(divided),
+    bytes_per_upload=_bytes_per_upload(options, assembled, dataset.num_classes),
     client_name=divided.client_name,
   )
 

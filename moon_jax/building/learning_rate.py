@@ -8,6 +8,7 @@ import math
 
 from moon_jax import catalog
 from moon_jax.config import Config, flatten
+from moon_jax.core.errors import UsageError
 
 
 class LearningRate:
@@ -20,9 +21,24 @@ class LearningRate:
     self._num_rounds = config.num_rounds
 
   def of_round(self, t: int) -> float:
-    """The local learning rate of round t."""
+    """The local learning rate of round t.
+
+    Raises:
+      UsageError: the factor of a schedule of one's own is negative or not finite.
+    """
     factor = self._schedule.build((int, float), t, self._num_rounds, **self._options)
+    if not 0 <= factor < math.inf:
+      raise UsageError(
+        f'The schedule {self._schedule.name!r} gives {factor} in round {t + 1}: it '
+        'must be at least 0, and finite.'
+      )
     return self._highest * factor
+
+  def require_valid(self) -> None:
+    """Raises UsageError if a schedule of one's own gives a round no rate."""
+    if self._schedule.registered:
+      for t in range(self._num_rounds):
+        self.of_round(t)
 
 
 def constant(t: int, num_rounds: int) -> float:

@@ -131,6 +131,8 @@ def make_training_setup(
   algorithm: Algorithm,
   backend: str,
   min_steps: int,
+  test_bytes: int,
+  bytes_per_upload: int,
   client_name: Callable[[int], str] = str,
 ) -> TrainingSetup:
   """Makes the planner of a run, and what it depends on.
@@ -144,6 +146,9 @@ def make_training_setup(
     algorithm: the algorithm.
     backend: kind of device, as JAX names it.
     min_steps: lower bound of the steps that a round has room for.
+    test_bytes: bytes of the examples that test models, on each device.
+    bytes_per_upload: bytes of what a client sends, if the round keeps all of it; 0 if
+      it keeps only the mean.
     client_name: client -> its name, for messages.
   """
   sizes = training_partition.sizes
@@ -187,11 +192,13 @@ def make_training_setup(
       layout,
       options,
       planner_with=planner_with,
-      device_images=examples.device_images,
+      image_shape=data.train_images.shape[1:],
+      data_bytes=examples.device_images.nbytes + test_bytes,
       memory_place=memory_place,
+      bytes_per_upload=bytes_per_upload,
       network=network,
       algorithm=algorithm,
-      work=work,
+      batch_size=work.batch_size,
       cohort_size=cohort_size,
     )
   mesh = devices.mesh(layout.num_devices)
@@ -253,11 +260,13 @@ def _layout_of_accelerator(
   options: TrainingSetupOptions,
   *,
   planner_with: Callable[..., Planner],
-  device_images: np.ndarray,
+  image_shape: tuple[int, ...],
+  data_bytes: int,
   memory_place: ClientMemory,
+  bytes_per_upload: int,
   network: Network,
   algorithm: Algorithm,
-  work: LocalWork,
+  batch_size: int,
   cohort_size: int,
 ) -> LaneLayout:
   """The lanes and segments that suit an accelerator and fit in its memory.
@@ -266,11 +275,13 @@ def _layout_of_accelerator(
     requested: the lanes that are asked for.
     options: what the configuration says.
     planner_with: layout -> the planner of the run with this layout.
-    device_images: the images that a device holds, or a stand-in of their shape.
+    image_shape: (H, W, C).
+    data_bytes: bytes of the examples that a device holds.
     memory_place: where the clients' memories are.
+    bytes_per_upload: see `make_training_setup`.
     network: the network.
     algorithm: the algorithm.
-    work: how long each client trains.
+    batch_size: B.
     cohort_size: K.
 
   Raises:
@@ -278,26 +289,27 @@ def _layout_of_accelerator(
   """
 
   def training_memory_of(batch_size):
-    step_size = batch_size * work.batches_per_step
-    return gpu.training_memory(network, algorithm, device_images.shape[1:], step_size)
+    return gpu.training_memory(network, algorithm, image_shape, batch_size)
 
   def free_bytes_with(on_device):
     return gpu.free_bytes(
-      device_images,
+      data_bytes,
       memory_place._replace(on_device=on_device),
+      bytes_per_upload=bytes_per_upload,
       num_clients=options.num_clients,
       cohort_size=cohort_size,
+      num_devices=requested.num_devices,
     )
 
   gpu.require_room_for_one_lane(
-    training_memory_of, work.batch_size, free_bytes_with, memory_place
+    training_memory_of, batch_size, free_bytes_with, memory_place, bytes_per_upload
   )
   return gpu.choose_layout(
     requested,
     may_change_lanes=options.lanes == 'auto',
     planner_with=planner_with,
     params=network.shapes['params'],
-    training_memory=training_memory_of(work.batch_size),
+    training_memory=training_memory_of(batch_size),
     free_bytes=free_bytes_with(memory_place.on_device),
   )
 

@@ -70,8 +70,9 @@ def register_model(
       module. The module maps images [B, H, W, C] float32 to moon_jax.Outputs, or to
       logits [B, Y] for algorithms that need no representation. If its `__call__` has
       the arguments, it gets `mask`, [B] (1.0: a real example) in training and None
-      otherwise, and `train`, whether it trains. Batch normalisation must use the mask:
-      a network whose results depend on filler is refused.
+      otherwise, and `train`, whether it trains; any other keeps its default. Batch
+      normalisation must use the mask: a network whose results depend on filler is
+      refused.
     knobs: name -> moon_jax.knob(...).
     traits: 'normalized' (it has batch normalisation), 'convolutional' (`make` takes
       `convolution`, a name for moon_jax.models.convolution.choose).
@@ -130,7 +131,8 @@ def register_optimizer(name: str, make: Callable, *, knobs: Knobs = None) -> Non
       that returns an optax.GradientTransformation. The two and the knobs of type float
       are traced. Each client begins each round with a new state. Algorithms that need
       SGD refuse the optimizer.
-    knobs: name -> moon_jax.knob(...), other than the two.
+    knobs: name -> moon_jax.knob(...), other than the two, `clip_norm` and
+      `body_factor`, by which this package scales gradients and updates.
   """
   register('optimizer', name, make, knobs=knobs)
 
@@ -188,19 +190,46 @@ def register_metric(
 def register_callback(callback: Any) -> None:
   """Adds a callback to all runs until another config file is loaded.
 
+  It is added to runs of configurations that were loaded before, too. A config file that
+  is loaded later forgets it; a UserWarning says so.
+
   Args:
     callback: a subclass of `moon_jax.Callback`, of which each run makes an instance, or
       a function of a round, as in `moon_jax.run`.
+
+  Raises:
+    UsageError: it is neither.
   """
+  require_callback(callback)
   name = getattr(callback, '__qualname__', '<instance>')
   # A name that is defined again replaces itself; '<lambda>' may name several.
   is_shared = '<' in name
   _callbacks[id(callback) if is_shared else name] = callback
 
 
+def require_callback(entry: Any) -> None:
+  """Raises UsageError for what is no callback, no class of one, and no function."""
+  # `Callback` cannot be imported here, because it needs JAX.
+  has_its_methods = hasattr(entry, 'wants_state')
+  is_function = callable(entry) and not isinstance(entry, type)
+  if not (has_its_methods or is_function):
+    raise UsageError(
+      f'{entry!r} is no callback: it must be a function of a round, or derive from '
+      'moon_jax.Callback.'
+    )
+
+
 def callbacks() -> list[Any]:
   """The callbacks of the config file that was loaded last."""
   return [*_callbacks.values()]
+
+
+def callback_names() -> list[str]:
+  """The names of these callbacks, in Python."""
+  return [
+    getattr(callback, '__qualname__', type(callback).__qualname__)
+    for callback in _callbacks.values()
+  ]
 
 
 def forget_callbacks() -> None:

@@ -43,12 +43,13 @@ _TRAITS = {
   'model': {'normalized', 'convolutional'},
   'partition': {'dealt'},
 }
-# Kind of part -> the arguments besides knobs that its functions get by name.
+# Kind of part -> the arguments besides knobs that its functions get by name. Of an
+# optimizer's, the wrappers in `round.optimizers` take the last two.
 _ARGUMENTS = {
   'augmentation': {'name'},
   'data': {'axes', 'limit', 'normalize', 'range', 'source'},
   'model': {'convolution', 'dtype', 'image_shape', 'name', 'num_classes'},
-  'optimizer': {'learning_rate', 'weight_decay'},
+  'optimizer': {'learning_rate', 'weight_decay', 'clip_norm', 'body_factor'},
   'partition': {'labels', 'min_size', 'name', 'num_clients', 'seed'},
 }
 

@@ -3,10 +3,11 @@
 This package imports nothing heavy, so that a typo is answered before JAX loads. The
 knobs themselves are in `moon_jax.catalog`.
 
-  trees        configurations as trees, as flat mappings, and as the page of knobs
-  validation   what is wrong with a configuration, and what may change when it resumes
-  files        what a config file says, and its variants
-  input_files  whether the files that a configuration names are there
+  configuration  configurations as trees, as flat mappings, and as the page of knobs
+  validation     what is wrong with a configuration, and what may change in a resumption
+  config_files   what a config file says, and its variants
+  input_files    whether the files that a configuration names are there
+  cli            the command line
 """
 
 # ruff: noqa: F401
@@ -31,15 +32,16 @@ from moon_jax.config.configuration import (
 )
 from moon_jax.config.input_files import require_input_files
 from moon_jax.config.validation import (
-  ConfigError,
   changes,
   complaints,
   convert,
   from_word,
   identity,
+  permitted_changes,
   unknown_knob,
   used_knobs,
   used_value,
   validate,
   with_defaults,
 )
+from moon_jax.core.errors import ConfigError

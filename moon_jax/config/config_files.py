@@ -6,6 +6,7 @@ import os
 import pathlib
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -14,8 +15,7 @@ import ml_collections
 
 from moon_jax import catalog
 from moon_jax.config.configuration import flatten
-from moon_jax.config.validation import ConfigError
-from moon_jax.core.errors import UsageError, did_you_mean
+from moon_jax.core.errors import ConfigError, UsageError, did_you_mean
 from moon_jax.core.flags import option
 from moon_jax.core.paths import expand
 
@@ -72,6 +72,9 @@ def choose(
 def load(choice: str) -> dict[str, Any]:
   """Runs a config file; a config file is code.
 
+  A UserWarning names callbacks that were registered before, and not by this file: runs
+  no longer call them.
+
   Args:
     choice: FILE or FILE:VARIANT.
 
@@ -83,6 +86,7 @@ def load(choice: str) -> dict[str, Any]:
   """
   path, variant = split(choice)
   config_option = option('config', path)
+  earlier_callbacks = catalog.callback_names()
   module = _run_config(path)
   arguments = []
   if variant is not None:
@@ -103,7 +107,16 @@ def load(choice: str) -> dict[str, Any]:
     raise ConfigError(
       [f'{config_option}: get_config() must return a ConfigDict, not {kind}.']
     )
-  return _explained(config_option, file, lambda: flatten(config.to_dict()))
+  flat = _explained(config_option, file, lambda: flatten(config.to_dict()))
+  forgotten = set(earlier_callbacks) - set(catalog.callback_names())
+  if forgotten:
+    names = ', '.join(sorted(forgotten))
+    warnings.warn(
+      f'{path} is loaded, so runs no longer call callbacks that were registered '
+      f'before: {names}.',
+      stacklevel=3,
+    )
+  return flat
 
 
 def variants(path: str) -> Mapping[str, Variant]:

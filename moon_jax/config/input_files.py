@@ -4,7 +4,8 @@ import os
 from collections.abc import Iterable
 
 from moon_jax.config.configuration import Config
-from moon_jax.config.validation import ConfigError, used_value
+from moon_jax.config.validation import used_value
+from moon_jax.core.errors import ConfigError
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from moon_jax import catalog
 from moon_jax.config.configuration import Config, flatten, nest
-from moon_jax.core.errors import UsageError
+from moon_jax.core.errors import ConfigError
 from moon_jax.core.flags import flag
 
 # Spellings of booleans: those of README.md, of Python and of --help.
@@ -40,15 +40,6 @@ _ADAPTIVE_RATE = 0.01
 
 # At most this many parts are named; if more parts use the knob, all others are named.
 _MAX_PARTS_NAMED = 8
-
-
-class ConfigError(UsageError):
-  """Everything wrong with a configuration; `problems` holds one line for each."""
-
-  def __init__(self, problems: Iterable[str]):
-    # A name or a config file's own message may hold line breaks.
-    self.problems = tuple(' '.join(problem.splitlines()) for problem in problems)
-    super().__init__('\n'.join(self.problems))
 
 
 def unknown_knob(name: str) -> str:
@@ -299,6 +290,17 @@ def changes(saved: Mapping[str, Any], current: Config) -> list[str]:
     elif name in current_used and saved_used[name] != current_used[name]:
       problems.append(f'{name}: {saved_used[name]!r} -> {current_used[name]!r}')
   return problems
+
+
+def permitted_changes(saved: Mapping[str, Any], current: Config) -> list[str]:
+  """'key: saved -> current' for every difference that leaves it the same experiment."""
+  saved_used = used_knobs(with_defaults(flatten(saved)))
+  current_used = used_knobs(flatten(current))
+  return [
+    f'{name}: {saved_used[name]!r} -> {value!r}'
+    for name, value in current_used.items()
+    if saved_used.get(name, value) != value and not _is_fixed(name, current_used)
+  ]
 
 
 def _is_fixed(name: str, flat: Mapping[str, Any]) -> bool:

@@ -53,6 +53,19 @@ class KnobError(UsageError):
     super().__init__(f'{flag(knob, value)} {problem}')
 
 
+class ConfigError(UsageError):
+  """Everything wrong with a configuration.
+
+  Attributes:
+    problems: one line for each mistake.
+  """
+
+  def __init__(self, problems: Iterable[str]):
+    # A name or a config file's own message may hold line breaks.
+    self.problems = tuple(' '.join(problem.splitlines()) for problem in problems)
+    super().__init__('\n'.join(self.problems))
+
+
 class NoCheckpointError(RunError):
   """The run directory holds no checkpoint that can be used."""
 

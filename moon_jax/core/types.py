@@ -276,7 +276,9 @@ class ClientMetrics(NamedTuple):
 
   Attributes:
     sums: name -> float32, the loss, its parts and how many examples were classified
-      correctly, summed over the examples seen.
+      correctly, summed over examples.
+    num_summed: float32 examples in the sums: those seen, but with several batches a
+      step (`Algorithm.num_batches`) only those of the first batch of each step.
     num_seen: float32 examples seen; an example counts once an epoch.
     drift: float32, ||w_trained - w_start||_2 over all parameters.
     reports: name -> float32, further numbers that the algorithm reports of a client.
@@ -288,6 +290,7 @@ class ClientMetrics(NamedTuple):
   """
 
   sums: dict[str, jax.Array]
+  num_summed: jax.Array
   num_seen: jax.Array
   drift: jax.Array
   reports: dict[str, jax.Array]

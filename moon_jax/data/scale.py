@@ -163,10 +163,9 @@ def grey_levels(images: np.ndarray, scale: Scale) -> np.ndarray:
   if images.dtype.kind in 'iu' and range_of_scale == INTEGER_RANGE:
     return images.astype(np.uint8, copy=False)
   # In the training images' precision: an equal number is then rounded to the same level
-  # in an array of another dtype.
+  # in an array of another dtype. Float16 is too coarse: it has no number above 65504.
   precision = np.dtype(scale.dtype) if scale.dtype.startswith('float') else np.float64
-  if scale.declared:  # float16 has no number above 65504, and few near it
-    precision = np.promote_types(precision, np.float32)
+  precision = np.promote_types(precision, np.float32)
   levels = images.astype(precision)
   levels -= scale.low
   levels *= 255 / (scale.high - scale.low)

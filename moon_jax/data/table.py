@@ -1,10 +1,11 @@
 """Tables in CSV or Parquet files: a row is an example, and its columns are numbers."""
 
+import contextlib
 import os
 import pathlib
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -134,7 +135,10 @@ def load_table(
     dataset = _numbers_dataset(data_flag, name, columns, frames, reading)
   if not client:
     return dataset
-  ids = [_plain(frame, client) for frame in frames]
+  ids = [
+    _plain(f'{data_flag}: the {purpose} rows', frame, client)
+    for purpose, frame in zip(('training', 'test'), frames, strict=True)
+  ]
   return users.named(data_flag, dataset, train_users=ids[0], test_users=ids[1])
 
 
@@ -143,10 +147,8 @@ def _numbers_dataset(data_flag, name, columns, frames, reading):
   print(f'{data_flag}: features: {_named(columns.feature_names)}', file=sys.stderr)
   arrays = []
   for purpose, frame in zip(('training', 'test'), frames, strict=True):
-    arrays += [
-      _features(f'{data_flag}: the {purpose} rows', frame, columns),
-      _plain(frame, columns.label),
-    ]
+    owner = f'{data_flag}: the {purpose} rows'
+    arrays += [_features(owner, frame, columns), _labels(owner, frame, columns.label)]
   dataset = arrays_dataset(
     data_flag,
     name,
@@ -205,7 +207,10 @@ def _texts_dataset(data_flag, name, columns, frames, reading, tokenizer):
     absent = used_names - {'', *frame.columns}
     if absent:
       raise DataError(f'{owner} lack the columns {listed(sorted(absent))}.')
-    arrays += [_texts_in(owner, frame, columns.text), _plain(frame, columns.label)]
+    arrays += [
+      _texts_in(owner, frame, columns.text),
+      _labels(owner, frame, columns.label),
+    ]
   return arrays_dataset(
     data_flag,
     name,
@@ -225,7 +230,12 @@ def _texts_in(owner: str, frame: Any, name: str) -> np.ndarray:
 
 
 def read_texts(
-  owner: str, path: pathlib.Path, *, text: str, label: str
+  owner: str,
+  path: pathlib.Path,
+  *,
+  text: str,
+  label: str,
+  class_names: Sequence[str] = (),
 ) -> tuple[list[str], np.ndarray, np.ndarray | None]:
   """Reads all rows of a file with texts, in their order, as a trained model takes them.
 
@@ -234,6 +244,7 @@ def read_texts(
     path: a .csv or .parquet file.
     text: as in `load_table`.
     label: as in `load_table`; the file may lack this column.
+    class_names: names of the model's classes; () if they are numbers.
 
   Returns:
     The index of the table, as text; [M] the texts; and [M] the labels as text, None if
@@ -242,13 +253,19 @@ def read_texts(
   Raises:
     DataError: the file cannot be read, has no rows, or lacks the texts.
   """
-  frame = _read(owner, path, has_texts=True)
-  text = assembled.text_name(owner, text, frame.columns)
+  text_names = [text] if text else [*assembled.TEXT_NAMES]
   label_names = [label] if label else assembled.LABEL_NAMES
+  if _type_of(class_names) is str:
+    text_names += label_names
+  frame = _read(owner, path, has_texts=True, text_names=text_names)
+  text = assembled.text_name(owner, text, frame.columns)
   labels_there = [name for name in label_names if name in frame.columns]
-  labels = _plain(frame, labels_there[0]).astype(str) if labels_there else None
+  owner = f'{owner}: the rows'
+  labels = None
+  if labels_there:
+    labels = _labels(owner, frame, labels_there[0]).astype(str)
   names = [str(name) for name in frame.index]
-  return names, _texts_in(f'{owner}: the rows', frame, text), labels
+  return names, _texts_in(owner, frame, text), labels
 
 
 def read_rows(
@@ -259,6 +276,7 @@ def read_rows(
   label: str,
   client: str,
   categories: str,
+  class_names: Sequence[str] = (),
 ) -> Rows:
   """Reads all rows of a file, in their order, as a trained model takes them.
 
@@ -271,18 +289,26 @@ def read_rows(
     label: as in `load_table`; the file may lack this column.
     client: as in `load_table`; the file may lack this column, which is not used.
     categories: as in `load_table`.
+    class_names: names of the model's classes; () if they are numbers.
 
   Raises:
     DataError: the file cannot be read, has no rows, lacks a column, has another one, or
       holds a category that the model does not know.
   """
-  frame = _read(owner, path)
   columns = _columns_of_features(feature_names, _names_in(categories))
   used_names = [*columns.numbers, *columns.categories]
-  label_names = [label] if label else assembled.LABEL_NAMES
-  labels_there = [
-    name for name in label_names if name in frame.columns and name not in used_names
+  label_names = [
+    name
+    for name in ([label] if label else assembled.LABEL_NAMES)
+    if name not in used_names
   ]
+  text_names = [
+    name for name, known in columns.categories.items() if _type_of(known) is str
+  ]
+  if _type_of(class_names) is str:
+    text_names += label_names
+  frame = _read(owner, path, text_names=text_names)
+  labels_there = [name for name in label_names if name in frame.columns]
   unused = [
     name
     for name in frame.columns
@@ -296,7 +322,7 @@ def read_rows(
     )
   labels = None
   if labels_there:
-    labels = _plain(frame, labels_there[0]).astype(str)
+    labels = _labels(f'{owner}: the rows', frame, labels_there[0]).astype(str)
   return Rows(
     names=[str(name) for name in frame.index], features=features, labels=labels
   )
@@ -333,7 +359,7 @@ def _frames(
     raise DataError(
       f'{data_flag} is divided already: drop {flag("data.test_fraction")}.'
     )
-  frames, used_names = [], []
+  frames, used_names, text_names = [], [], []
   for split in ('train', 'test'):
     paths = [path / f'{split}{suffix}' for suffix in TABLE_SUFFIXES]
     paths = [path for path in paths if os.path.isfile(path)]
@@ -342,7 +368,9 @@ def _frames(
         f'{data_flag} must have one of {split}.csv and {split}.parquet, or be a file.'
       )
     used_names.append(paths[0].name)
-    frames.append(_read(data_flag, paths[0], has_texts=has_texts))
+    frame = _read(data_flag, paths[0], has_texts=has_texts, text_names=text_names)
+    text_names = [name for name in frame.columns if frame[name].dtype.kind == 'O']
+    frames.append(frame)
   unused_names = [
     name
     for name in sorted(os.listdir(path))
@@ -354,10 +382,23 @@ def _frames(
   return train, test
 
 
-def _read(data_flag: str, path: pathlib.Path, *, has_texts: bool = False) -> Any:
+def _read(
+  data_flag: str,
+  path: pathlib.Path,
+  *,
+  has_texts: bool = False,
+  text_names: Collection[str] = (),
+) -> Any:
   """The pandas DataFrame of a file: rows of numbers and texts, in columns with names.
 
   Missing is what is empty; in a CSV file without texts also NA, null and the like.
+
+  Args:
+    data_flag: flag of the file, for messages.
+    path: a .csv or .parquet file.
+    has_texts: whether one of the columns has the texts that are read.
+    text_names: columns that were text in training. In a CSV file pandas would take
+      their entries for numbers, 01 for 1, if all of them look like numbers here.
 
   Raises:
     DataError: the file is no such table, or the memory cannot hold it.
@@ -367,7 +408,8 @@ def _read(data_flag: str, path: pathlib.Path, *, has_texts: bool = False) -> Any
     raise DataError(f'{data_flag} must end in {" or ".join(TABLE_SUFFIXES)}.')
   owner = f'{data_flag}: {printable(path.name)}'
   # The libraries get an open file: they follow no name, and no path in a footer.
-  with one_line(f'{owner} cannot be read'), files.opened(path) as file:
+  cannot_be_read = one_line(f'{owner} cannot be read')
+  with cannot_be_read, _told_if_not_utf8(owner), files.opened(path) as file:
     if path.suffix == '.csv':
       machine_memory.require_file_fits(path, os.fstat(file.fileno()).st_size)
       # pandas would give the second column of a name another name.
@@ -375,6 +417,11 @@ def _read(data_flag: str, path: pathlib.Path, *, has_texts: bool = False) -> Any
         file, header=None, nrows=1, dtype=str, keep_default_na=False
       )
       names = first_line.iloc[0].tolist()
+      if len(names) == 1 and {';', '\t'} & {*names[0]}:
+        raise DataError(
+          f'{owner} has one column, {listed(names)}: separate the columns by commas, '
+          'not by semicolons or tabs.'
+        )
       file.seek(0)
       # It warns if rows have more fields than the first line, whose rest it drops.
       with warnings.catch_warnings():
@@ -383,6 +430,7 @@ def _read(data_flag: str, path: pathlib.Path, *, has_texts: bool = False) -> Any
           frame = pandas.read_csv(
             file,
             index_col=False,
+            dtype=dict.fromkeys(text_names, str),
             keep_default_na=not has_texts,  # 'None' and 'N/A' are texts like others
             na_values=[''],
             low_memory=False,  # otherwise each part of a large file has its own types
@@ -409,6 +457,15 @@ def _read(data_flag: str, path: pathlib.Path, *, has_texts: bool = False) -> Any
   if not len(frame):
     raise DataError(f'{owner} has no rows.')
   return frame
+
+
+@contextlib.contextmanager
+def _told_if_not_utf8(owner: str) -> Iterator[None]:
+  """Makes the error of a text that is not UTF-8 one that says what to do."""
+  try:
+    yield
+  except UnicodeDecodeError:
+    raise DataError(f'{owner} is not UTF-8: save the file as UTF-8.') from None
 
 
 def _parquet_frame(pandas: Any, path: pathlib.Path, file: BinaryIO) -> Any:
@@ -562,6 +619,19 @@ def _names_in(categories: str) -> list[str]:
   return [name.strip() for name in categories.split(',') if name.strip()]
 
 
+def _type_of(names: Sequence[str]) -> type:
+  """The type that a column had in training, by the names that its entries have now.
+
+  >>> _type_of(['1234', '999']), _type_of(['1.5', '2.0']), _type_of(['01234', '999'])
+  (<class 'int'>, <class 'float'>, <class 'str'>)
+  """
+  for number_type in (int, float):
+    with contextlib.suppress(ValueError):
+      if all(str(number_type(name)) == name for name in names):
+        return number_type
+  return bool if {*names} <= {'True', 'False'} else str
+
+
 def _missing(data_flag, knob, name, frame):
   return DataError(
     f'{data_flag} has no column {name!r} of {flag(f"data.{knob}")}; it has '
@@ -585,7 +655,10 @@ def _features(owner: str, frame: Any, columns: _Columns) -> np.ndarray:
       _complete(owner, frame, name)  # says where it is
   features = [numbers.to_numpy(np.float64)]
   for name, categories in columns.categories.items():
-    texts = _complete(owner, frame, name).astype(str)
+    column = _complete(owner, frame, name)
+    if _type_of(categories) is float and column.dtype.kind in 'iu':
+      column = column.astype(float)  # 2 is 2.0, as it is beside 1.5
+    texts = column.astype(str)
     is_unseen = ~np.isin(texts, categories)
     if is_unseen.any():
       raise _unseen(owner, frame, name, texts[is_unseen][0], texts, categories)
@@ -637,9 +710,19 @@ def _complete(owner: str, frame: Any, name: str) -> np.ndarray:
   return frame[name].to_numpy()
 
 
-def _plain(frame: Any, name: str) -> np.ndarray:
+def _labels(owner: str, frame: Any, name: str) -> np.ndarray:
+  """A column of labels; 1.0, as pandas writes 1 beside missing entries, is 1."""
+  labels = _plain(owner, frame, name)
+  if labels.dtype.kind != 'f':
+    return labels
+  with np.errstate(invalid='ignore'):  # an infinity is no integer
+    integers = labels.astype(np.int64)
+  return integers if np.array_equal(integers, labels) else labels
+
+
+def _plain(owner: str, frame: Any, name: str) -> np.ndarray:
   """A column of integers or text; true and false are 1 and 0."""
-  column = _complete(f'the column {name!r}', frame, name)
+  column = _complete(owner, frame, name)
   if column.dtype.kind == 'b':
     return column.astype(np.int64)
   return column.astype(str) if column.dtype.kind not in 'iuf' else column

@@ -105,8 +105,8 @@ class _Graph:
 def model_bytes(network: Description, facts: Facts) -> bytes:
   """The content of an .onnx file.
 
-  Its input is `images` [B, C, H, W] float32, numbers as in the run's data; other
-  examples have the run's shape: `examples` float32 or `words` int64. Its outputs are
+  Its input is `images` [B, C, H, W] float32, numbers as in the run's data; of other
+  examples it is `examples` float32, channels last, or `words` int64. Its outputs are
   `logits` [B, Y] and `representation` [B, D].
 
   Raises:
@@ -136,9 +136,9 @@ def model_bytes(network: Description, facts: Facts) -> bytes:
     shape = [shape[2], *shape[:2]]
   elif any(step.kind == 'gru' for step in network.steps):
     shape[0] = 'steps'  # a recurrent network takes any number
-  input_name, types = _INPUTS[facts.content], onnx.TensorProto
+  types = onnx.TensorProto
   examples = onnx.helper.make_tensor_value_info(
-    input_name,
+    facts.input_name,
     types.INT64 if facts.content == 'words' else types.FLOAT,
     ['batch', *shape],
   )
@@ -174,26 +174,22 @@ def model_bytes(network: Description, facts: Facts) -> bytes:
   return model.SerializeToString()
 
 
-# `Facts.content` -> name of the input.
-_INPUTS = {'levels': 'images', 'numbers': 'examples', 'words': 'words'}
-
-
 def _normalised(graph, facts):
   """The input as the network sees it; pictures in whole grey levels."""
   if facts.content == 'words':
-    return 'words'
+    return facts.input_name
   if facts.content == 'numbers':
     mean, std = (
       graph.constant(facts.arranged(numbers), name)
       for name, numbers in (('mean', facts.mean), ('std', facts.std))
     )
-    return graph.node('Div', graph.node('Sub', 'examples', mean), std)
+    return graph.node('Div', graph.node('Sub', facts.input_name, mean), std)
   onnx_type = graph._onnx.TensorProto
   precision = np.dtype(facts.number_type)
   black, white = facts.scale.low, facts.scale.high
   x = graph.node(
     'Cast',
-    'images',
+    facts.input_name,
     to=onnx_type.DOUBLE if precision == np.float64 else onnx_type.FLOAT,
   )
   x = graph.node('Sub', x, graph.constant(np.array(black, precision)))

@@ -43,7 +43,8 @@ class Facts(NamedTuple):
     content: 'levels' of grey, 'numbers' or 'words'.
     words: the vocabulary, if the examples were texts; () otherwise.
     tokenizer: what divides texts: 'characters' or 'wordpiece'.
-    is_deep: whether pictures have 16 bits, in grey levels of a range.
+    picture_bits: bits of a channel in the files of pictures from which the run's
+      pictures may come; 0: from none.
     is_upright: whether pictures are turned as their EXIF data say.
   """
 
@@ -59,8 +60,13 @@ class Facts(NamedTuple):
   content: str = 'levels'
   words: tuple[str, ...] = ()
   tokenizer: str = ''
-  is_deep: bool = False
+  picture_bits: int = 8
   is_upright: bool = False
+
+  @property
+  def input_name(self) -> str:
+    """What the examples are called."""
+    return {'picture': 'images', 'words': 'words'}.get(self.kind, 'examples')
 
   @property
   def axes(self) -> str:
@@ -350,21 +356,21 @@ def python_file(network: Description, facts: Facts, weights_name: str) -> str:
     ]
   elif of_levels:
     constructors.append(_BUFFERS_OF_LEVELS)
-  argument = _ARGUMENTS.get(facts.kind, 'examples')
+  argument = facts.input_name
   kinds_of_steps = {step.kind for step in network.steps}
   helpers = ''.join(text for kind, text in _HELPERS.items() if kind in kinds_of_steps)
   for kind, helper in (('gru', _LAST_STATE), ('encoder_layer', _NO_WORD)):
     if any(step.kind == kind and step.sources[1:] for step in network.steps):
       helpers += helper
-  mode = _PICTURE_MODES.get(facts.shape[-1]) if of_levels else None
-  is_program = bool(facts.words or mode)
+  reading = _picture_reading(facts)
+  is_program = bool(facts.words or reading)
   imports = ['import json'] if facts.words else []
   imports.append('import pathlib')
   if is_program:
     imports += ['import sys', 'from importlib.util import find_spec']
-  needs = _NEEDS_OF_PICTURES if of_levels else _NEEDS
+  needs = _NEEDS_OF_PICTURES if reading else _NEEDS
   packages = {'torch': 'torch', 'safetensors': 'safetensors'}
-  if mode:
+  if reading:
     packages['PIL'] = 'pillow'
   if facts.words and facts.tokenizer == 'wordpiece':
     needs = _NEEDS_OF_WORD_PIECES
@@ -393,27 +399,42 @@ def python_file(network: Description, facts: Facts, weights_name: str) -> str:
   if facts.words:
     text += _TEXTS.format(divided=_DIVIDED[facts.tokenizer])
   else:
-    reading = _DEEP_READING if facts.is_deep else _READING.format(mode=mode)
     text += _PICTURES.format(
       also_imported=', ImageOps' if facts.is_upright else '',
       turned=_TURNED if facts.is_upright else '',
-      reading=reading.format(sized=_RESIZED if facts.side else _OF_ONE_SIZE),
+      reading=reading,
+      described='BLACK to WHITE' if of_levels else 'with its numbers',
     )
   return text + _PROGRAM
 
 
+def _picture_reading(facts):
+  """The lines that make an array of a picture; '' if the network takes none."""
+  mode = _PICTURE_MODES.get(facts.shape[-1])
+  if facts.kind != 'picture' or not mode:
+    return ''
+  sized = _RESIZED if facts.side else _OF_ONE_SIZE
+  if facts.picture_bits == 16:
+    return _DEEP_READING.format(sized=sized) if mode == 'L' else ''
+  if facts.picture_bits == 8:
+    scaled = _SCALED if facts.content == 'levels' else ''
+    return _READING.format(mode=mode, sized=sized, scaled=scaled)
+  return ''
+
+
 def _about_examples(facts):
   """The constants that say what the examples are."""
-  if facts.content == 'levels':
+  about = f'SHAPE = {facts.shape}  # {facts.axes}\n'
+  if facts.kind == 'picture':
     height, width, channels = facts.shape
-    return _ABOUT_LEVELS.format(
-      shape=(channels, height, width),
+    about = f'CHANNELS, HEIGHT, WIDTH = {(channels, height, width)}\n'
+  if facts.content == 'levels':
+    return about + _ABOUT_LEVELS.format(
       black=facts.scale.low,
       white=facts.scale.high,
       mean=_numbers(facts.mean),
       std=_numbers(facts.std),
     )
-  about = f'SHAPE = {facts.shape}  # {facts.axes}\n'
   if facts.content == 'words':
     return about + '# Words are numbers from 0; -1 is no word and fills up a text.\n'
   return about
@@ -453,7 +474,6 @@ _NEEDS_OF_WORD_PIECES = (
   'It needs torch and safetensors, and tokenizers to read texts. Without NumPy torch '
   'prints a warning.'
 )
-_ARGUMENTS = {'picture': 'images', 'words': 'words'}
 
 _HEAD = '''\
 """{title}
@@ -516,7 +536,6 @@ if __name__ == '__main__':
 """
 
 _ABOUT_LEVELS = """\
-CHANNELS, HEIGHT, WIDTH = {shape}
 BLACK, WHITE = {black}, {white}  # numbers in the images
 # Of each channel of the training images, of levels from 0 (black) to 1 (white).
 MEAN = {mean}
@@ -591,14 +610,16 @@ _TURNED = """
 
 _READING = """\
   if picture.mode[0] in 'IF':
-    raise ValueError(f'{{{{path}}}} must have 8 bits in each channel.')
+    raise ValueError(f'{{path}} must have 8 bits in each channel.')
   if picture.mode == 'P':
     picture = picture.convert('RGBA')
   picture = picture.convert({mode!r})
-  {{sized}}
+  {sized}
   levels = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
   levels = levels.reshape(1, HEIGHT, WIDTH, CHANNELS).permute(0, 3, 1, 2)
-  return levels.double() * ((WHITE - BLACK) / 255) + BLACK"""
+  return levels.double(){scaled}"""
+
+_SCALED = ' * ((WHITE - BLACK) / 255) + BLACK'
 
 _DEEP_READING = """\
   if picture.mode not in ('I', 'I;16', 'I;16B', 'I;16L', 'I;16N'):
@@ -612,7 +633,7 @@ _DEEP_READING = """\
 _PICTURES = '''
 
 def read_picture(path):
-  """A file of a picture -> [1, C, H, W], BLACK to WHITE, as in training."""
+  """A file of a picture -> [1, C, H, W], {described}, as in training."""
   from PIL import Image{also_imported}
 
   picture = Image.open(path){turned}
@@ -624,7 +645,10 @@ def main(paths):
   if not paths:
     print(f'usage: python {{pathlib.Path(__file__).name}} PICTURE ...', file=sys.stderr)
     return 2
-  network = load()
+  try:
+    network = load()
+  except Exception as error:  # each package has its own
+    return refuse(WEIGHTS, error)
   for path in paths:
     if pathlib.Path(path).is_dir():
       advice = 'python -m moon_jax.predict reads folders'
@@ -632,10 +656,8 @@ def main(paths):
       return 2
     try:
       images = read_picture(path)
-    except (OSError, ValueError) as error:
-      reason = getattr(error, 'strerror', None) or error
-      print(f'{{path}}: {{reason}}', file=sys.stderr)
-      return 2
+    except Exception as error:  # Pillow raises many kinds for a damaged picture
+      return refuse(path, error)
     with torch.no_grad():
       probabilities = network(images).softmax(1)[0]
     print_class(path, probabilities)
@@ -644,6 +666,13 @@ def main(paths):
 
 # The end of each file that is a program.
 _PROGRAM = '''
+
+def refuse(path, error):
+  """Prints in one line why a file cannot be read; returns the exit code."""
+  reason = getattr(error, 'strerror', None) or str(error) or type(error).__name__
+  print(f'{path}: {reason.splitlines()[0]}', file=sys.stderr)
+  return 2
+
 
 def print_class(example, probabilities):
   """Prints the class of an example, and its probability."""
@@ -689,8 +718,12 @@ def main(texts):
   if not texts:
     print(f'usage: python {{pathlib.Path(__file__).name}} TEXT ...', file=sys.stderr)
     return 2
+  try:
+    network, words = load(), read_texts(texts)
+  except Exception as error:  # each package has its own
+    return refuse(WEIGHTS, error)
   with torch.no_grad():
-    probabilities = load()(read_texts(texts)).softmax(1)
+    probabilities = network(words).softmax(1)
   for text, of_text in zip(texts, probabilities):
     print_class(text, of_text)
   return 0

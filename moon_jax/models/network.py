@@ -165,20 +165,29 @@ def _outputs_of(returned: Outputs | jax.Array) -> Outputs:
 def _forward_function(module: nn.Module) -> Callable:
   """Builds (module, images, mask or None, whether it trains) -> what it returns.
 
-  The mask is the argument `mask`, or the second one; `train` is passed if it is there.
+  The arguments `mask` and `train` are passed by name, to a module that has them.
+
+  Raises:
+    TypeError: the module needs another argument, too.
   """
-  parameters = inspect.signature(module.__call__).parameters
-  takes_train = 'train' in parameters
-  has_mask = 'mask' in parameters
-  others = [name for name in parameters if name != 'train']
+  parameters = [*inspect.signature(module.__call__).parameters.values()]
+  for parameter in parameters[1:]:  # behind the images
+    is_needed = parameter.default is parameter.empty and parameter.kind not in (
+      parameter.VAR_POSITIONAL,
+      parameter.VAR_KEYWORD,
+    )
+    if is_needed and parameter.name not in ('mask', 'train'):
+      raise TypeError(
+        f'its __call__ needs an argument {parameter.name!r}: beside the images it gets '
+        'mask and train alone, by these names'
+      )
+  names = {parameter.name for parameter in parameters[1:]}
 
   def forward(module, images, mask, is_training):
     call = module
-    if takes_train:
+    if 'train' in names:
       call = functools.partial(module, train=is_training)
-    if has_mask:
-      return call(images, mask=mask)
-    return call(images, mask) if len(others) > 1 else call(images)
+    return call(images, mask=mask) if 'mask' in names else call(images)
 
   return forward
 
@@ -192,12 +201,15 @@ def of_module(
   """The pure functions of a flax module.
 
   Args:
-    module: called with images [B, H, W, C] and, if it takes them, `mask`, [B] in
-      training and None otherwise, and `train`, whether it trains; returns Outputs, or
-      logits alone.
+    module: called with images [B, H, W, C] and, if its `__call__` has arguments of
+      these names, `mask`, [B] in training and None otherwise, and `train`, whether it
+      trains; returns Outputs, or logits alone.
     image_shape: (H, W, C), or the shape of another example.
     dtype: see `make`.
     input_dtype: 'float32', or 'int32' for words, which keep their type.
+
+  Raises:
+    TypeError: the module needs an argument that it does not get.
   """
   forward = _forward_function(module)
 

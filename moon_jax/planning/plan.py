@@ -125,10 +125,12 @@ class RoundPlan:
     )
 
   def with_few_steps(self, num_steps: int, num_second_steps: int = 1) -> 'RoundPlan':
-    """A plan for measuring: each lane trains its first client for a few steps only.
+    """A plan for measuring: only a few steps, all with the first client of each lane.
+
+    If this client has fewer, the rows of the lane's next clients follow.
 
     Args:
-      num_steps: at least 1; fewer if the round has fewer.
+      num_steps: at least 1; fewer on a device that has fewer in the round.
       num_second_steps: likewise, of a second training.
     """
 
@@ -136,7 +138,8 @@ class RoundPlan:
       if schedule is None:
         return None
       bounds = schedule.segment_bounds.copy()
-      bounds[:, 1] = np.minimum(num_steps, len(schedule.example_rows))
+      steps_of_round = bounds[np.arange(len(bounds)), schedule.num_segments]
+      bounds[:, 1] = np.minimum(num_steps, np.maximum(steps_of_round, 1))
       return schedule._replace(
         segment_bounds=bounds, num_segments=np.ones_like(schedule.num_segments)
       )

@@ -63,12 +63,12 @@ class TrainingMemory(NamedTuple):
       state of the optimizer, and what a batch keeps for the backward pass.
     image_bytes: bytes of an image that is gathered for several steps together, and half
       of what a trained network would keep of it, for each frozen network.
-    batch_size: B.
+    step_size: examples of a step, in all of its batches.
   """
 
   lane_bytes: float
   image_bytes: float
-  batch_size: int
+  step_size: int
 
   def of_lanes(self, num_lanes: int) -> float:
     """Bytes that lanes of a device take.
@@ -76,7 +76,7 @@ class TrainingMemory(NamedTuple):
     Programs that were compiled for an H200 take 0.4 to 0.9 of it with JAX 0.10.2; with
     JAX 0.12.0.1, one lane of `resnet18` takes 1.27 times as much.
     """
-    images_of_step = num_lanes * self.batch_size
+    images_of_step = num_lanes * self.step_size
     images_ahead = min(
       images_of_step * MAX_STEPS_TOGETHER, max(images_of_step, MAX_IMAGES_TOGETHER)
     )
@@ -92,14 +92,21 @@ def training_memory(
     network: the network.
     algorithm: the algorithm.
     image_shape: (H, W, C).
-    batch_size: B.
+    batch_size: B; a step may have several batches.
   """
   images = jax.ShapeDtypeStruct((batch_size, *image_shape), network.input_dtype)
   shapes_of_lane = functools.partial(_arrays_of_lane, network, algorithm)
   lane = jax.eval_shape(shapes_of_lane, network.shapes, images)
   backward_bytes = tree.num_bytes(lane.backward)
+  float_image_bytes = 4 * math.prod(image_shape)
+  # Per-FedAvg's FO takes one gradient after the other. Of HF's three batches, the last
+  # has two gradients that do not wait for each other. Other batches are only images.
+  num_batches = algorithm.num_batches
+  num_at_a_time = math.ceil(num_batches / 2)
+  num_waiting = batch_size * (num_batches - num_at_a_time)
   lane_bytes = (
-    backward_bytes
+    num_at_a_time * backward_bytes
+    + num_waiting * float_image_bytes
     + 2 * tree.num_bytes(lane.client_memory)
     + 4 * tree.num_bytes(network.shapes)
   )
@@ -110,9 +117,11 @@ def training_memory(
   image_bytes = 0
   if not _is_slow(network.shapes['params']):
     kept_by_frozen = len(lane.frozen) * backward_bytes / batch_size / 2
-    image_bytes = 4 * math.prod(image_shape) + kept_by_frozen
+    image_bytes = float_image_bytes + kept_by_frozen
   return TrainingMemory(
-    lane_bytes=lane_bytes, image_bytes=image_bytes, batch_size=batch_size
+    lane_bytes=lane_bytes,
+    image_bytes=image_bytes,
+    step_size=batch_size * num_batches,
   )
 
 
@@ -139,19 +148,23 @@ def _arrays_of_lane(network, algorithm, variables, images):
 
 
 def free_bytes(
-  images: np.ndarray,
+  data_bytes: int,
   client_memory: ClientMemory,
   *,
+  bytes_per_upload: int,
   num_clients: int,
   cohort_size: int,
+  num_devices: int,
 ) -> float:
   """Bytes that a device has for training; infinity if the device does not say.
 
   Args:
-    images: [M, H, W, C] uint8, which each device holds.
+    data_bytes: bytes of the examples that each device holds.
     client_memory: size and place of the clients' memories.
+    bytes_per_upload: bytes of a client's upload; 0 if only their mean is kept.
     num_clients: N.
     cohort_size: K.
+    num_devices: P.
   """
   statistics = hosts.decided_by_first(
     lambda: jax.local_devices()[0].memory_stats() or {}
@@ -162,7 +175,10 @@ def free_bytes(
   # The cohort's memories before and after a round, and all memories, or arriving ones.
   num_held = 2 * cohort_size
   num_held += num_clients if client_memory.on_device else 2 * cohort_size
-  return free - images.nbytes - num_held * client_memory.bytes_per_client
+  memory_bytes = num_held * client_memory.bytes_per_client
+  # Several devices join their uploads by a sum, which is another array.
+  num_uploads = cohort_size if num_devices == 1 else 2 * cohort_size
+  return free - data_bytes - memory_bytes - num_uploads * bytes_per_upload
 
 
 def require_room_for_one_lane(
@@ -170,6 +186,7 @@ def require_room_for_one_lane(
   batch_size: int,
   free_bytes_with: Callable[[bool], float],
   client_memory: ClientMemory,
+  bytes_per_upload: int = 0,
 ) -> None:
   """Refuses a run whose training cannot fit into a device even with one lane.
 
@@ -179,6 +196,7 @@ def require_room_for_one_lane(
     free_bytes_with: whether all clients' memories are on the device -> bytes that are
       free for training.
     client_memory: size and place of the clients' memories.
+    bytes_per_upload: see `free_bytes`.
 
   Raises:
     UsageError: it cannot fit; the message says what would fit, by the estimate.
@@ -216,7 +234,7 @@ def require_room_for_one_lane(
   advice = f'this would fit: {" or ".join(remedies)}'
   if not remedies:
     fewer_clients = ''
-    if client_memory.bytes_per_client:
+    if client_memory.bytes_per_client or bytes_per_upload:
       fewer_clients = f'fewer clients in a round ({flag("participation")}), '
     advice = (
       f'no batch size would fit: take a smaller network, {fewer_clients}or a larger '
@@ -225,8 +243,8 @@ def require_room_for_one_lane(
   gibibyte = 2**30
   raise UsageError(
     f'Training one client at a time needs some {needed / gibibyte:.1f} GiB of the '
-    f'device, and {max(free, 0) / gibibyte:.1f} GiB are free beside the data and the '
-    f"clients' memories; {advice}."
+    f'device, and {max(free, 0) / gibibyte:.1f} GiB are free beside the data and what '
+    f'clients keep and send; {advice}.'
   )
 
 

@@ -267,9 +267,10 @@ def _target(values: flags.FlagValues, source: pathlib.Path) -> pathlib.Path:
   output = values.output
   if output is None:
     ending = '.npz' if source.suffix == '.npz' and not values.source else '.csv'
-    name = f'{source.stem or source.name}_predictions{ending}'
+    place = pathlib.Path(os.path.abspath(source))  # `.` and `..` have no name
+    name = f'{place.stem}_predictions{ending}'
     # Not inside a folder of pictures, and not beside a data set of this name.
-    parent = pathlib.Path() if values.source else source.absolute().parent
+    parent = pathlib.Path() if values.source else place.parent
     output = str((source.parent if ending == '.npz' else parent) / name)
   path = require_output('output', output, ('.csv', '.npz'))
   if os.path.realpath(path) == os.path.realpath(source):

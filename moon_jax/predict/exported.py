@@ -136,9 +136,16 @@ def _facts(metadata: Record, config: Config, scale: Scale) -> pytorch.Facts:
     content=form['content'],
     words=tuple(images.get('words', ())),
     tokenizer=config.data.tokenizer,
-    is_deep=has_deep_pictures(config, scale),
+    picture_bits=_picture_bits(form, config, scale),
     is_upright=turns_pictures(config),
   )
+
+
+def _picture_bits(form: Record, config: Config, scale: Scale) -> int:
+  """The bits of a channel in the files of pictures that the model takes; 0: of none."""
+  if form['content'] == 'levels':
+    return 16 if has_deep_pictures(config, scale) else 8
+  return {'uint8': 8, 'uint16': 16}.get(form['dtype'], 0)
 
 
 def has_deep_pictures(config: Config, scale: Scale | None) -> bool:

@@ -320,6 +320,9 @@ def load(
 ) -> Trained:
   """Loads what a run learned; needs no training data.
 
+  If the newest checkpoint is damaged, the one before it is loaded, and a UserWarning
+  says so. A round that is asked for is loaded, or refused.
+
   Args:
     workdir: the run directory, also of a run in progress; or a file that
       `Trained.save` or `moon_jax.export` has written.
@@ -332,7 +335,8 @@ def load(
 
   Raises:
     UsageError: the path is no run directory, or has no such model.
-    NoCheckpointError: the run directory has no usable checkpoint.
+    NoCheckpointError: the run directory has no usable checkpoint, or the round that is
+      asked for is damaged.
   """
   devices.claim('auto', warn_if_late=False)  # a run may follow in this process
   workdir = expand(workdir)
@@ -403,8 +407,7 @@ def _from_weights_file(
 ) -> Trained:
   """The model in a file of weights, which holds one."""
   arrays, metadata = exported.read(path)
-  words = {str(metadata.get('client')), metadata.get('client_name')}
-  if client is not None and str(client) not in words:
+  if client is not None and not _is_client(client, metadata):
     word = client_names.in_message(client)
     raise UsageError(f'client={word} must be left out: {path} holds one model.')
   if round_choice not in (None, metadata.get('round')):
@@ -419,6 +422,21 @@ def _from_weights_file(
     variables=weights.checked_variables(path, arrays, network.shapes),
     about=metadata,
   )
+
+
+def _is_client(client: int | str, metadata: run_directory.Record) -> bool:
+  """Whether a file of weights holds the model of this client.
+
+  A text is the name. It may be the number as well, unless the name is one: in a run
+  with the users '1', '2' and '3', '1' is not the client of number 1.
+  """
+  if 'client' not in metadata:
+    return False
+  number, name = metadata['client'], metadata.get('client_name')
+  if not isinstance(client, str):
+    return client == number
+  is_named_by_number = name is not None and name.isdecimal()
+  return client == name or (client == str(number) and not is_named_by_number)
 
 
 def _config_and_network(

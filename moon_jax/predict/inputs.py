@@ -14,11 +14,11 @@ from moon_jax.building.data import DataOptions, load_data
 from moon_jax.config import Config, flatten
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError, printable
-from moon_jax.core.flags import option
+from moon_jax.core.flags import flag, option
 from moon_jax.core.outputs import any_of
 from moon_jax.core.paths import walk
 from moon_jax.core.types import Form, Scale
-from moon_jax.data import example_forms, table, texts
+from moon_jax.data import example_forms, pickles, table, texts
 from moon_jax.data.audiofolder import (
   ENDING,
   read_sound,
@@ -153,9 +153,16 @@ def split_of(source: str, where: str, split: str, model: Model) -> Inputs:
     changes |= {'data.range': '', 'data.axes': ''}
   config = config_lib.validate(flatten(model.config) | changes)
   options = DataOptions(config)
-  dataset = load_data(
-    options, may_download=False, trust_pickles=False, describes_tests=False
-  )
+  try:
+    dataset = load_data(
+      options, may_download=False, trust_pickles=False, describes_tests=False
+    )
+  except pickles.UntrustedPickleError as error:
+    raise UsageError(
+      f'{option("input", where)}: {error.problem}. predict reads no pickles; if you '
+      'trust whoever made it, python -m moon_jax.data.convert with '
+      f'{flag("data.trust_pickles", True)} writes an .npz file of the data.'
+    ) from None
   if dataset.form.content == 'texts':
     dataset, notice = texts.in_words(options.data_flag, dataset, model.vocabulary)
     print(notice, file=sys.stderr)
@@ -251,6 +258,7 @@ def _rows(path, model):
     label=data.label,
     client=data.client,
     categories=data.categories,
+    class_names=model.class_names,
   )
   labels = rows.labels
   if labels is not None:
@@ -268,7 +276,11 @@ def _rows_of_texts(input_flag, path, model):
   """All texts of a table, in their order."""
   data = model.config.data
   names, texts_of_rows, labels = table.read_texts(
-    input_flag, path, text=data.text, label=data.label
+    input_flag,
+    path,
+    text=data.text,
+    label=data.label,
+    class_names=model.class_names,
   )
   if labels is not None:
     labels = _renumbered(labels, (), model, input_flag)

@@ -1,9 +1,25 @@
 """Tables and figures from run directories: `python -m moon_jax.report`."""
 
+import importlib.util
 import sys
 
 from moon_jax.core import signals
 from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
+
+# What `pip install 'moon_jax[report]'` adds.
+PACKAGES = ('jinja2', 'pandas', 'plotly', 'tabulate')
+_INSTALL = "pip install 'moon_jax[report]'"
+
+
+def require_packages(advice: str) -> None:
+  """Raises UsageError if a package of reports is missing; loads none.
+
+  Args:
+    advice: what else the user can do.
+  """
+  missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+  if missing:
+    raise UsageError(f'A report needs {", ".join(missing)}: {_INSTALL}; {advice}.')
 
 
 def main(argv: list[str]) -> ExitCode:
@@ -30,7 +46,7 @@ def _report(argv: list[str]) -> ExitCode:
 
       build.write_report(request)
   except ModuleNotFoundError as error:
-    raise UsageError(f"{error}: pip install 'moon_jax[report]'") from None
+    raise UsageError(f'{error}: {_INSTALL}') from None
   return ExitCode.DONE
 
 

@@ -21,7 +21,7 @@ from moon_jax.report.results import Row, cells_of
 from moon_jax.report.runs import Note, Run
 from moon_jax.report.statistics import PairedDifference
 from moon_jax.report.tables import Column, Table
-from moon_jax.report.traces import last, model_of_clients
+from moon_jax.report.traces import last, leaves_users_out, model_of_clients
 from moon_jax.runner import client_file, plots
 from moon_jax.runner.client_file import Clients
 
@@ -158,7 +158,10 @@ def difference_over_clients(
 
 
 def _tested_clients(measured: _Measured) -> pd.DataFrame:
-  """Name -> number of test examples and last accuracy, of the clients that have one."""
+  """Name -> number of test examples and last accuracy, of the clients that have one.
+
+  Users who do not train are left out if the mean over clients leaves them out.
+  """
   clients = measured.clients
   column = f'{model_of_clients(measured.run)}_accuracy'
   no_accuracies = np.full((1, len(clients.names)), np.nan)
@@ -167,6 +170,8 @@ def _tested_clients(measured: _Measured) -> pd.DataFrame:
     {'test_examples': clients.test_examples, 'accuracy': accuracies},
     index=list(clients.names),
   )
+  if leaves_users_out(measured.run):
+    table = table[clients.training_examples != 0]  # NaN: it is not known
   return table.dropna()
 
 

@@ -48,7 +48,7 @@ from moon_jax.core.errors import UsageError
 from moon_jax.core.flags import option
 from moon_jax.core.paths import expand
 from moon_jax.report.directories import recorded_names, run_directories
-from moon_jax.report.naming import ALGORITHM, DIGEST
+from moon_jax.report.naming import ALGORITHM, DIGESTS
 from moon_jax.report.request import (
   ALL,
   BASELINE,
@@ -162,7 +162,7 @@ def _require_known_names(request: Request) -> None:
       'rows': (request.pivot.row_knob,),
       'columns': (request.pivot.column_knob,),
     }
-  knobs = {*catalog.every_knob(), DIGEST}
+  knobs = {*catalog.every_knob(), *DIGESTS}
   algorithms = set(catalog.names('algorithm'))
   named_knobs = {name for names in names_by_option.values() for name in names}
   if named_knobs <= knobs and request.target.algorithm in algorithms:

@@ -13,7 +13,7 @@ from moon_jax import catalog
 from moon_jax.core.errors import UsageError, printable
 from moon_jax.core.flags import option
 from moon_jax.report import naming
-from moon_jax.report.naming import ALGORITHM, DIGEST, PLAIN, Key, Value
+from moon_jax.report.naming import ALGORITHM, DIGESTS, PLAIN, Key, Value
 from moon_jax.report.request import Choice
 from moon_jax.report.runs import Ending, Note, Run
 
@@ -240,24 +240,31 @@ def varying(runs: Sequence[Run], over: Sequence[str] = ()) -> list[str]:
   names = [name for name in varied if name not in over]
   if 'data.source' in names and 'data.name' not in (*names, *over):
     names.append('data.name')  # also if only one source has it
-  if DIGEST in names and _tell_data_sets_apart([*names, *over], runs):
-    names.remove(DIGEST)
+  for digest in DIGESTS:
+    if digest in names and _tell_apart(digest, [*names, *over], runs):
+      names.remove(digest)
   return names
 
 
-def _tell_data_sets_apart(names: Sequence[str], runs: Sequence[Run]) -> bool:
-  """Whether runs with equal knobs of the data have the same data."""
-  data_knobs = [name for name in names if name.startswith('data.')]
+def _tell_apart(digest: str, names: Sequence[str], runs: Sequence[Run]) -> bool:
+  """Whether runs with equal knobs of the data, for example, have the same data.
+
+  Args:
+    digest: a digest of `DIGESTS`.
+    names: the knobs that are told.
+    runs: any runs.
+  """
+  knobs = [name for name in names if name.startswith(DIGESTS[digest].knobs)]
   digests_by_key: dict[Key, set[Value]] = {}
   for run in runs:
-    digests = digests_by_key.setdefault(_key(run, data_knobs), set())
-    digests.add(run.identity[DIGEST])
+    digests = digests_by_key.setdefault(_key(run, knobs), set())
+    digests.add(run.identity[digest])
   return all(len(digests) == 1 for digests in digests_by_key.values())
 
 
 def common(runs: Sequence[Run]) -> dict[str, Value]:
   """The knobs with one value in the runs that have them, such as `moon.mu`."""
-  varied = {DIGEST, *_with_several_values(run.identity for run in runs)}
+  varied = {*DIGESTS, *_with_several_values(run.identity for run in runs)}
   values = {}
   for run in runs:
     values |= {name: run.identity[name] for name in run.identity if name not in varied}

@@ -2,12 +2,32 @@
 
 import hashlib
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from moon_jax import catalog
 
 Value = bool | int | float | str  # of a knob
 ALGORITHM = 'algorithm'
-DIGEST = 'data_digest'
+
+
+class Digest(NamedTuple):
+  """A digest in config.json of what a run reads.
+
+  Attributes:
+    word: what the run reads.
+    knobs: beginning of the names of the knobs that name it.
+  """
+
+  word: str
+  knobs: str
+
+
+# Another digest makes another experiment.
+DIGESTS = {
+  'data_digest': Digest('data', knobs='data.'),
+  'weights_digest': Digest('weights', knobs='initial_weights'),
+  'trace_digest': Digest('availability', knobs='availability.'),
+}
 # A server that takes the plain mean.
 PLAIN = {
   'server_optimizer.name': 'sgd',
@@ -62,8 +82,8 @@ def without(key: Key, knob: str) -> Key:
 def _words(name: str, value: Value, knobs: Mapping[str, Value]) -> str:
   if name == ALGORITHM:
     return value.part.title
-  if name == DIGEST:
-    return f'data {value[:8]}'
+  if name in DIGESTS:
+    return f'{DIGESTS[name].word} {value[:8]}'
   group = name.split('.')[0]
   # 'moon.mu' stands alone: another algorithm may have a knob `mu`.
   is_ambiguous = any(

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from moon_jax import catalog
+from moon_jax.core.flags import option
 from moon_jax.report import groups, naming, statistics
 from moon_jax.report.groups import Series, Setting
 from moon_jax.report.request import BASELINE, Target
@@ -19,7 +20,7 @@ from moon_jax.report.traces import (
   last,
   last_accuracy,
   last_client_mean,
-  last_number,
+  last_numbers,
   test_metrics_of,
 )
 
@@ -40,6 +41,8 @@ _AVERAGED = (
 )
 # The averages of which the clearly best is marked.
 _RANKED = ('final_accuracy', CLIENT_MEAN, 'best_accuracy', 'mean_of_last_5')
+# Those of them that depend on which rounds were tested.
+_OF_SEVERAL_TESTS = ('best_accuracy', 'mean_of_last_5')
 _ABOVE_CHANCE = 0.01  # an accuracy up to so far above chance is at chance
 # Key of a column -> cell.
 Row = Mapping[str, Any]
@@ -102,12 +105,9 @@ def run_row(run: Run, target: float | None = None) -> Row:
   num_bytes = _sum(map(run.metric, _BYTES))
   rounds_to_target = first_reaching(accuracies, target)
   provenance = run.provenance
-  numbers_of_metrics = {
-    column: last_number(run, column) for column in test_metrics_of([run])
-  }
   return (
     run.identity
-    | numbers_of_metrics
+    | last_numbers(run, test_metrics_of([run]))
     | {
       'run': run.name,
       'state': _state(run),
@@ -286,6 +286,9 @@ def _with_best(setting_results: Sequence[Result]) -> list[Result]:
   """The results of a setting, with the clearly best accuracies and metrics marked."""
   rows = [dict(result.row) for result in setting_results]
   is_higher_better = dict.fromkeys(_RANKED, True)
+  if _have_unequal_tests(setting_results):
+    for name in _OF_SEVERAL_TESTS:
+      del is_higher_better[name]
   for result in setting_results:
     metrics = test_metrics_of(list(result.series.finished.values()))
     for column, test_metric in metrics.items():
@@ -341,10 +344,18 @@ def notes_on(
   notes = []
   prefix = f'{setting.title}: ' if setting.title else ''
   if _have_unequal_lengths(setting_results):
+    choice = _choice_by(setting_results, 'num_rounds')
     notes.append(
       f'{prefix}unequal numbers of rounds: means are over runs of all lengths, mean '
-      'curves end with the shortest, and only runs of equal length are paired; '
-      '--where=num_rounds=N chooses'
+      'curves end with the shortest, and only runs of equal length are paired'
+      f'{choice or "; callbacks ended them in different rounds"}'
+    )
+  if _have_unequal_tests(setting_results):
+    notes.append(
+      f'{prefix}tests in different rounds: the best round and the mean of the last 5 '
+      'tests are of different tests, so neither is marked as the best, and the target '
+      'may be reached between two tests'
+      f'{_choice_by(setting_results, "eval_every_rounds")}'
     )
   for result in setting_results:
     runs = result.series.finished.values()
@@ -376,6 +387,33 @@ def _have_unequal_lengths(setting_results: Sequence[Result]) -> bool:
     return False
   run_rows = pd.concat([result.runs for result in setting_results])
   return run_rows['last_test'].nunique() > 1
+
+
+def _have_unequal_tests(setting_results: Sequence[Result]) -> bool:
+  """Whether some runs were tested in rounds in which others were not.
+
+  Rounds count up to the end of the shortest run, in which that run is always tested.
+  """
+  tested_rounds = [
+    run.metric(ACCURACY).index
+    for result in setting_results
+    for run in result.series.finished.values()
+  ]
+  last_tests = [rounds.max() for rounds in tested_rounds if len(rounds)]
+  earlier_tests = {
+    tuple(rounds[rounds < min(last_tests)]) for rounds in tested_rounds if len(rounds)
+  }
+  return len(earlier_tests) > 1
+
+
+def _choice_by(setting_results: Sequence[Result], knob: str) -> str:
+  """'; --where=KNOB=N chooses', if the runs differ in the knob; '' if they do not."""
+  numbers = {
+    run.knobs[knob]
+    for result in setting_results
+    for run in result.series.finished.values()
+  }
+  return f'; {option("where")}={knob}=N chooses' if len(numbers) > 1 else ''
 
 
 def _edited_parts(runs: Iterable[Run]) -> list[str]:

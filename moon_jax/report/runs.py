@@ -16,7 +16,7 @@ from moon_jax.core import client_names, files
 from moon_jax.core.errors import RunError, UsageError
 from moon_jax.report.directories import run_directories
 from moon_jax.report.escaping import escaped
-from moon_jax.report.naming import Value
+from moon_jax.report.naming import DIGESTS, Value
 from moon_jax.runner import run_files
 
 # The value in runs that are older than the knob; its default today is 'auto'.
@@ -60,8 +60,8 @@ class Run:
     knobs: dotted name -> value, every knob; a knob that is newer than the run has its
       value in configs/base.py.
     used_knobs: names of the knobs that the run uses.
-    identity: the knobs that identify the experiment, with the seed and the digest of
-      the data.
+    identity: the knobs that identify the experiment, with the seed, and the digests of
+      what it reads; '' for what it does not read.
     rounds: the lines of metrics.jsonl.
     timings: the lines of timings.jsonl.
     ending: how it ended.
@@ -159,13 +159,14 @@ def _read(path: pathlib.Path) -> Run:
     knobs = config_lib.with_defaults(_BEFORE_THE_KNOB | _recorded_knobs(provenance))
     used_knobs = frozenset(config_lib.used_knobs(knobs))
     identity = config_lib.identity(knobs)
+    identity |= {digest: provenance.get(digest, '') for digest in DIGESTS}
     test_metrics = tuple(catalog.listed('metric', knobs))
   rounds = files.read_lines(path / run_files.METRICS)
   return Run(
     path=path,
     knobs=knobs,
     used_knobs=used_knobs,
-    identity=identity | {'data_digest': provenance.get('data_digest', '')},
+    identity=identity,
     rounds=rounds,
     timings=files.read_lines(path / run_files.TIMINGS),
     ending=_ending(path, rounds),

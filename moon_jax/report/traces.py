@@ -6,12 +6,16 @@ from typing import NamedTuple
 import pandas as pd
 
 from moon_jax.catalog import Metric, Part
+from moon_jax.core.errors import RunError
 from moon_jax.report.runs import Run
+from moon_jax.runner import client_file
 
 ACCURACY, VALIDATION = 'test_accuracy', 'validation_accuracy'
 # The mean over clients' own tests of the model that a client would use; see
 # `model_of_clients`.
 CLIENT_MEAN = 'client_accuracy_mean'
+# The global model's mean over the users who train, if there are others.
+_MEAN_OF_USERS_WHO_TRAIN = 'user_accuracy_seen_mean'
 CLIENT_MEAN_METRIC = Metric("Mean over clients' own tests", 'accuracy, %', 100.0)
 _TESTED_BY_CLIENTS = (
   'personal',
@@ -177,6 +181,17 @@ def model_of_clients(run: Run) -> str | None:
   return None
 
 
+def leaves_users_out(run: Run) -> bool:
+  """Whether means over clients' own tests leave out users, who do not train.
+
+  A client's own model and the fine-tuned one are of clients that train. So the means of
+  the global model are over the same clients, though all users test it.
+  """
+  return model_of_clients(run) == 'user' and any(
+    _MEAN_OF_USERS_WHO_TRAIN in record for record in run.rounds
+  )
+
+
 def recorded_as(run: Run, column: str) -> str:
   """The column of metrics.jsonl whose numbers a column of a report has.
 
@@ -184,14 +199,53 @@ def recorded_as(run: Run, column: str) -> str:
   the client's own tests, else that of the next model; see `model_of_clients`. Others
   have the same name.
   """
+  if column == CLIENT_MEAN and leaves_users_out(run):
+    return _MEAN_OF_USERS_WHO_TRAIN
   if column.startswith(_OF_CLIENTS):
     return f'{model_of_clients(run)}_{column.removeprefix(_OF_CLIENTS)}'
   return column
 
 
+def last_numbers(run: Run, columns: Iterable[str]) -> dict[str, float | None]:
+  """Column -> its number in the last test that has it; None if there is none.
+
+  See `recorded_as`. If users who do not train are left out, metrics.jsonl has no means
+  of metrics over the others: these are taken over the clients of clients.csv.gz.
+  """
+  numbers = {column: last(run.metric(recorded_as(run, column))) for column in columns}
+  of_metrics = [
+    column
+    for column in numbers
+    if column.startswith(_OF_CLIENTS) and column != CLIENT_MEAN
+  ]
+  if of_metrics and leaves_users_out(run):
+    means = _means_of_users_who_train(run)
+    numbers |= {column: means.get(recorded_as(run, column)) for column in of_metrics}
+  return numbers
+
+
+def _means_of_users_who_train(run: Run) -> dict[str, float | None]:
+  """'user_auc_mean' -> the mean over the users who train, in the last test with one.
+
+  Empty if the run has no numbers of single clients; the table of clients says why.
+  """
+  try:
+    clients = client_file.read(run.path)
+  except RunError:
+    return {}
+  if clients is None:
+    return {}
+  trains = clients.training_examples > 0
+  means = {}
+  for column, numbers in clients.numbers.items():
+    of_users = pd.DataFrame(numbers[:, trains], clients.rounds)
+    means[f'{column}_mean'] = last(of_users.mean(axis=1).dropna())
+  return means
+
+
 def last_number(run: Run, column: str) -> float | None:
-  """A number in the last test that has it; None if there is none. See `recorded_as`."""
-  return last(run.metric(recorded_as(run, column)))
+  """`last_numbers` of one column."""
+  return last_numbers(run, [column])[column]
 
 
 def last_client_mean(run: Run) -> float | None:

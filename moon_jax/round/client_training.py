@@ -53,7 +53,8 @@ class Progress(NamedTuple):
     variables: the weights being trained.
     optimizer_state: state of the local optimizer, reset every round.
     sums: name -> [] float32, the loss, its parts and how many examples were classified
-      correctly, summed over the examples seen.
+      correctly, summed over examples.
+    num_summed: [] float32 examples in the sums; see `ClientMetrics`.
     num_seen: [] float32 examples seen; an example counts once an epoch.
   """
 
@@ -65,6 +66,7 @@ class Progress(NamedTuple):
   variables: PyTree
   optimizer_state: PyTree
   sums: dict[str, jax.Array]
+  num_summed: jax.Array
   num_seen: jax.Array
 
   def task(self, received: PyTree, scalars: Scalars) -> Task:
@@ -141,6 +143,7 @@ class LocalTraining(NamedTuple):
       variables=variables,
       optimizer_state=self._optimizer(scalars).init(variables['params']),
       sums={},
+      num_summed=jnp.zeros(()),
       num_seen=jnp.zeros(()),
     )
 
@@ -222,7 +225,8 @@ class LocalTraining(NamedTuple):
       sums={
         name: progress.sums[name] + num_examples * mean for name, mean in parts.items()
       },
-      num_seen=progress.num_seen + num_examples,
+      num_summed=progress.num_summed + num_examples,
+      num_seen=progress.num_seen + sum(jnp.sum(batch.mask) for batch in batches),
     )
 
   def finish(self, progress, received, scalars, examined=()) -> Finished:
@@ -239,6 +243,7 @@ class LocalTraining(NamedTuple):
     reports = tree.float_scalars(self.algorithm.report(trained, task), 'report')
     metrics = ClientMetrics(
       sums=progress.sums,
+      num_summed=progress.num_summed,
       num_seen=progress.num_seen,
       drift=drift,
       reports=reports,

@@ -156,8 +156,8 @@ def _aggregate(
 
 def _metrics_with_personal(main: Finished, personal: Finished) -> ClientMetrics:
   """The metrics of the main training with those of the personal training."""
-  num_seen = jnp.maximum(personal.metrics.num_seen, 1.0)
-  personal_loss = personal.metrics.sums['train_loss'] / num_seen
+  num_summed = jnp.maximum(personal.metrics.num_summed, 1.0)
+  personal_loss = personal.metrics.sums['train_loss'] / num_summed
   return main.metrics._replace(
     reports=main.metrics.reports | {'personal_loss': personal_loss},
     finite=main.metrics.finite & personal.metrics.finite,

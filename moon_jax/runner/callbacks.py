@@ -137,13 +137,19 @@ class CheckedCallback(Callback):
       return self._callback.wants_state(number)
 
   def after_round(self, round):
+    record = round.metrics
     record_before = {
       name: list(value) if isinstance(value, list) else value
-      for name, value in round.metrics.items()
+      for name, value in record.items()
     }
     with _no_exit():
       self._callback.after_round(round)
-    _check_additions(round.metrics, record_before)
+    if round.metrics is not record:
+      raise UsageError(
+        'A callback has replaced round.metrics: put the number into it, '
+        'round.metrics["NAME"] = number.'
+      )
+    _check_additions(record, record_before)
 
   def end(self):
     with _no_exit():

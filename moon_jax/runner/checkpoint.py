@@ -20,6 +20,7 @@ import pathlib
 import re
 import shutil
 import types
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import Any, NamedTuple
@@ -167,12 +168,12 @@ class Checkpoints:
     """Waits until the newest checkpoint is on disk.
 
     Raises:
-      RunError: it cannot be written, or the folder was moved or removed.
+      RunError: it cannot be written, or the folder was moved or removed. Each later
+        call raises it too, so that nobody takes the state for saved.
     """
-    writing = self._writing
+    if self._writing:
+      self._writing.result()
     self._writing = None
-    if writing:
-      writing.result()
 
   def _write(self, content, best):
     if best:
@@ -400,7 +401,7 @@ def chosen_folders(
         f'{directory.parent} has no best round: {flag("keep_best", "validation")} '
         'keeps it.'
       )
-    return bests
+    return bests[:1]  # an older one was the best only up to a checkpoint
   chosen = [folder for folder in (*kept, *bests) if _round_of(folder) == round_choice]
   if not chosen:
     numbers = ', '.join(str(_round_of(folder)) for folder in reversed(kept))
@@ -421,6 +422,9 @@ def newest(
 ) -> State:
   """Loads the newest undamaged checkpoint to the host, as numpy; writes nothing.
 
+  A warning names each newer checkpoint that is damaged. If the best round is damaged,
+  no other round takes its place.
+
   Args:
     directory: the checkpoints of a run directory.
     template: shapes that a checkpoint without an index must have,
@@ -437,13 +441,29 @@ def newest(
     NoCheckpointError: there is no undamaged checkpoint, or it holds another state.
   """
   only_client = slice(client, client + 1)
+  damages = []
   for folder in chosen_folders(directory, round_choice):
-    if not checkpoint_folder.find_damage(folder, _round_of(folder)):
+    reason = checkpoint_folder.find_damage(folder, _round_of(folder))
+    if not reason:
       index = checkpoint_folder.index_of(folder)
       state, reason = _read(folder, index, template, only_client, first_memory)
-      if not reason:
-        return state
-  raise NoCheckpointError(f'{directory} holds no undamaged checkpoint.')
+    if not reason:
+      # A round that was asked for by its number may be kept twice.
+      if damages and round_choice is None:
+        warnings.warn(
+          f'{"; ".join(damages)}; round {_round_of(folder)} is loaded', stacklevel=4
+        )
+      return state
+    damages.append(f'checkpoint {folder.name} is damaged ({reason})')
+  choice = '' if round_choice is None else f' for round={round_choice!r}'
+  reasons = f': {"; ".join(damages)}' if damages else ''
+  older_bests = best_folders(directory)[1:] if round_choice == BEST else []
+  hint = ''
+  if older_bests:
+    hint = f' round={_round_of(older_bests[0])} loads the best round before it.'
+  raise NoCheckpointError(
+    f'{directory} holds no undamaged checkpoint{choice}{reasons}.{hint}'
+  )
 
 
 def _read(folder, index, template, chosen_clients, first_memory):

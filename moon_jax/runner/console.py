@@ -14,7 +14,6 @@ from moon_jax.core import files, tree
 from moon_jax.core.errors import NoCheckpointError, printable
 from moon_jax.core.types import State
 from moon_jax.data import example_forms
-from moon_jax.models import cpu_kernels
 from moon_jax.platform import hosts
 from moon_jax.runner import client_file, run_directory
 from moon_jax.runner.callbacks import Callback, Run
@@ -130,8 +129,6 @@ class Console(Callback):
       f'lanes: {layout.num_lanes} on {layout.num_devices} '
       f'device{"s" if layout.num_devices > 1 else ""}'
     )
-    if fault := cpu_kernels.known_fault():
-      self.say(f'the network is computed in a slower form: {fault}')
 
   def _introduce_data(self, experiment):
     config, data = experiment.config, experiment.data

@@ -18,6 +18,7 @@ from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import State
+from moon_jax.models import cpu_kernels
 from moon_jax.platform import compile_cache, compiler, devices, hosts
 from moon_jax.runner import client_records, client_store, loggers, run_directory
 from moon_jax.runner import console as console_lib
@@ -151,6 +152,7 @@ class OpenRun(NamedTuple):
 
   Attributes:
     state: the state from which the run continues.
+    workdir: the run directory.
     store: store of the clients' memories; None if they are in the state.
     records: the growing files of the run.
     callbacks: all callbacks, in the order in which they are called.
@@ -158,6 +160,7 @@ class OpenRun(NamedTuple):
   """
 
   state: State
+  workdir: pathlib.Path | None = None
   store: ClientStore | None = None
   records: Records | None = None
   callbacks: Sequence[Callback] = ()
@@ -238,6 +241,7 @@ def _open(
     callback_reason = run_directory.why_stopped(checkpoints.manifest, config)
     yield OpenRun(
       state=state,
+      workdir=workdir,
       store=store,
       records=records,
       callbacks=callbacks,
@@ -366,6 +370,7 @@ def _train(
   rounds = Rounds(experiment, state, opened.store)
   with devices.explaining_out_of_memory():
     rounds.compile(console.say, ahead)
+  hosts.decided_by_first(lambda: _record_kernels(opened.workdir, console))
   with devices.explaining_out_of_memory(rounds.buffers):
     console.expect(rounds.seconds_by_few_steps())
   checkpoint_every = rounds_between_saves(experiment.config)
@@ -411,6 +416,14 @@ def _train(
   # at once.
   signals.check(round.number)
   return reason_of_end
+
+
+def _record_kernels(workdir: pathlib.Path, console: Console) -> None:
+  """Records what computes the network, and says if it is slow or was something else."""
+  if fault := cpu_kernels.known_fault():
+    console.say(f'the network is computed in a slower form: {fault}')
+  if line := run_directory.record_kernels(workdir):
+    console.say(line)
 
 
 def _call_callbacks(

@@ -27,6 +27,18 @@ def devices() -> list[str]:
   return [f'{device.platform}: {device.device_kind}' for device in jax.devices()]
 
 
+def kernels() -> str:
+  """What computes the parts of the network that have kernels in C++: 'C++' or 'XLA'.
+
+  '' if it has no such parts, as far as it has been traced.
+  """
+  from moon_jax.models import cpu_kernels
+
+  if not cpu_kernels.were_needed():
+    return ''
+  return 'XLA' if cpu_kernels.fault() else 'C++'
+
+
 def machine() -> dict[str, Any]:
   """The name of the processor, and the number of cores that the process may use."""
   return {'processor': _processor(), 'cores': cores.count_usable()}

@@ -152,11 +152,11 @@ def means(
     measured: see `Algorithm`.
 
   Returns:
-    Losses in nats; the accuracy of the models during training, over all examples, each
-    counted once an epoch. A part that covers a fraction of the examples is a mean over
-    these, and absent if there are none.
+    Losses in nats; the accuracy of the models during training, over all examples of the
+    sums, each counted once an epoch. A part that covers a fraction of the examples is a
+    mean over these, and absent if there are none.
   """
-  num_examples = float(metrics.num_seen.sum(dtype=np.float64))
+  num_examples = float(metrics.num_summed.sum(dtype=np.float64))
   totals = {
     name: float(sums.sum(dtype=np.float64))
     for name, sums in sorted(metrics.sums.items())

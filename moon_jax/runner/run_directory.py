@@ -146,6 +146,25 @@ def why_finished(workdir: pathlib.Path, config: config_lib.Config) -> str:
   return ''
 
 
+def unused_changes(workdir: pathlib.Path, config: config_lib.Config) -> str:
+  """A line about knobs that differ and that a finished run does not use; '' if none.
+
+  Nobody expects another number of devices, or fewer rounds, to change a finished run.
+  """
+  saved = files.read_json(workdir / CONFIG) or {}
+  if not saved.get('config'):
+    return ''
+  changes = [
+    change
+    for change in config_lib.permitted_changes(saved['config'], config)
+    if not change.startswith(('execution.', 'num_rounds:'))
+  ]
+  if not changes:
+    return ''
+  listed = '; '.join(changes)
+  return f'not used, because the run is finished: {listed} (saved -> given)'
+
+
 def stop_entries(stop_reason: str, rounds_asked: int) -> Record:
   """What summary.json and a manifest say of a run that a callback has ended.
 
@@ -302,6 +321,29 @@ def begin(
     yield hold
 
 
+def record_kernels(workdir: pathlib.Path) -> str:
+  """Adds to config.json what computes the network; see `provenance.kernels`.
+
+  Only when the programs have been traced it is known which kernels they need.
+
+  Returns:
+    A line for the user if it was computed otherwise at an earlier start, or ''.
+  """
+  kernels = provenance.kernels()
+  saved = files.read_json(workdir / CONFIG)
+  if not kernels or not saved:
+    return ''
+  files.write_json(workdir / CONFIG, saved | {'kernels': kernels})
+  known = {start['kernels'] for start in saved['earlier'] if 'kernels' in start}
+  others = ' and '.join(known - {kernels})
+  if not others:
+    return ''
+  return (
+    f'{workdir}: {others} computed earlier rounds of the network, and {kernels} '
+    'computes these: the run equals an uninterrupted one up to rounding only'
+  )
+
+
 def save_partition(workdir: pathlib.Path, experiment: Experiment) -> None:
   """Writes partition.npz.
 
@@ -387,5 +429,6 @@ def _earlier_starts(saved: Record) -> list[Record]:
   if not saved:
     return []
   names = ('command', 'versions', 'devices', 'machine', 'git_commit', 'registered')
+  names += ('kernels',)
   last_start = {name: saved[name] for name in names if name in saved}
   return [*saved.get('earlier', []), last_start]

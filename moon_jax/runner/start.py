@@ -65,7 +65,11 @@ def run(
     lambda: run_directory.why_finished(workdir, config)
   )
   if why_finished:
-    for line in (*notices, f'nothing to do: the run {why_finished}'):
+    unused = hosts.decided_by_first(
+      lambda: run_directory.unused_changes(workdir, config)
+    )
+    lines = [*notices, f'nothing to do: the run {why_finished}', unused]
+    for line in filter(None, lines):
       screen.say(line)
   else:
 

@@ -28,10 +28,12 @@ as moon.mu with FedAvg, multiplies only the runs that use it.
                   on one GPU need NVIDIA's MPS to be faster, and a line says if it runs
 --slurm=OPTIONS   submits an array job with these options of sbatch, e.g.
                   --slurm='--time=4:00:00 --gres=gpu:1'
---no-report       leaves out the report that is made at the end, of the finished runs
+--no-report       leaves out the report that is made at the end, of the finished runs;
+                  a report needs pip install 'moon_jax[report]'
 
-Exit codes: 0 done, 1 a run failed or diverged, 2 wrong usage, 75 SIGTERM or SIGHUP,
-130 Ctrl-C; after 75 and 130 the same command continues the sweep.
+Exit codes: 0 done, or other processes are running what is left, 1 a run failed or
+diverged, 2 wrong usage, 75 SIGTERM or SIGHUP, 130 Ctrl-C; after 75 and 130 the same
+command continues the sweep.
 """
 
 import os
@@ -45,9 +47,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files, signals
-from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
+from moon_jax.core.errors import ExitCode, RunError, UsageError, exit_code_of
 from moon_jax.core.flags import flag, option
 from moon_jax.core.paths import expand
+from moon_jax.report import __main__ as report
 from moon_jax.runner import run_files
 from moon_jax.runner.stop_requests import Stop
 from moon_jax.sweeps.planned_runs import SweepRun, sweep_runs
@@ -143,6 +146,9 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
   if request.parent is not None:
     signals.end_with_parent(request.parent)
   _check_files(request)
+  is_run_here = not (request.is_dry_run or request.share or request.slurm is not None)
+  if request.wants_report and is_run_here:
+    report.require_packages(f'{option("no-report")} leaves it out')
   # Imported here: a mistyped flag is answered before JAX is loaded.
   from moon_jax.sweeps import estimate, running, slurm
 
@@ -165,14 +171,15 @@ def _run(argv: Sequence[str], stop: Stop) -> int:
   if num_processes > 1 and unfinished:
     del load  # each process has data of its own
     exit_code = running.run_in_processes(argv, request.runs, num_processes, stop)
+    has_failed = exit_code != ExitCode.DONE
     if exit_code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):
       print(
         'Stopped; what was saved stays. To go on: the same command', file=sys.stderr
       )
       return exit_code
   else:
-    running.run_here(request.runs, stop, load)
-  return _conclude(request, num_processes)
+    has_failed = _is_failure(running.run_here(request.runs, stop, load))
+  return _conclude(request, num_processes, has_failed=has_failed)
 
 
 def _check_files(request: SweepRequest) -> None:
@@ -235,28 +242,40 @@ def _num_processes(jobs: int | None, device_counts: Sequence[int]) -> int:
 
 def _run_share(share: str, runs: Sequence[SweepRun], stop: Stop) -> int:
   """Runs what is left, in one of the processes of a sweep."""
-  from moon_jax.runner import run_directory
   from moon_jax.sweeps import running
 
   running.take_share(share)
-  errors = running.run_here(runs, stop)
-  # A run that another process is running has not failed.
-  has_failed = any(not isinstance(error, run_directory.BusyError) for error in errors)
+  has_failed = _is_failure(running.run_here(runs, stop))
   return ExitCode.FAILED if has_failed else ExitCode.DONE
 
 
-def _conclude(request: SweepRequest, num_processes: int) -> int:
-  """Names the runs that are not finished, and reports on the others."""
-  from moon_jax.report import __main__ as report
+def _is_failure(errors: Sequence[RunError]) -> bool:
+  """Whether a run has failed; one that another process is running has not."""
+  from moon_jax.runner import run_directory
+
+  return any(not isinstance(error, run_directory.BusyError) for error in errors)
+
+
+def _conclude(request: SweepRequest, num_processes: int, *, has_failed: bool) -> int:
+  """Names the runs that are not finished, and reports on the others.
+
+  Args:
+    request: the sweep.
+    num_processes: number of its processes.
+    has_failed: whether a run has failed; otherwise other processes are running what is
+      left.
+  """
   from moon_jax.sweeps import running
 
   unfinished = running.unfinished_runs(request.runs)
   for run in unfinished:
     print(f'{run.name}: {running.state_of(run)}', file=sys.stderr)
+  if unfinished and not has_failed:
+    print('Other processes are running what is left.', file=sys.stderr)
   if unfinished and num_processes > 1:
     logs = request.out / running.LOGS
     print(f'The output of the processes is in {logs}.', file=sys.stderr)
-  exit_code = ExitCode.FAILED if unfinished else ExitCode.DONE
+  exit_code = ExitCode.FAILED if unfinished and has_failed else ExitCode.DONE
   has_runs_to_report = len(unfinished) < len(request.runs)
   if not request.wants_report or not has_runs_to_report:
     return exit_code

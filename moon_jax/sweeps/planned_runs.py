@@ -3,7 +3,7 @@
 import fnmatch
 import itertools
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from moon_jax import catalog
@@ -51,6 +51,7 @@ def sweep_runs(
     raise ConfigError([f'{option("over")} and {option("config")} both set {names}.'])
   runs = []
   problems: list[str] = []
+  used_knobs: set[str] = set()
   for variant_choice in _variant_choices(choice):
     _, variant = config_lib.split(variant_choice)
     file_settings = config_lib.load(variant_choice)
@@ -61,7 +62,9 @@ def sweep_runs(
       problems.extend(error.problems)
       unknown = knobs_of_words.keys() - catalog.every_knob().keys()
       problems.extend(unknown_knob(knob) for knob in sorted(unknown))
+      used_knobs.update(over)  # its runs are not known
       continue
+    used_knobs.update(*all_changes)
     for changes in all_changes:
       name = cli.name_of(variant, changes)
       argv = [
@@ -74,6 +77,7 @@ def sweep_runs(
         runs.append(SweepRun(name=name, argv=argv, request=cli.parse(argv)))
       except ConfigError as error:
         problems.extend(error.problems)
+  problems.extend(unused(over, used_knobs))
   problems.extend(in_one_folder([run.name for run in runs]))
   if problems:
     raise ConfigError(dict.fromkeys(problems))
@@ -92,7 +96,7 @@ def combinations(
   """The changes that make the runs of a sweep, in the order of the values.
 
   A knob that a run does not use multiplies only the runs that use it: over
-  `algorithm=fedavg,moon` and `moon.mu=1,5` there are three runs.
+  `algorithm=fedavg,moon` and `moon.mu=1,5` there are three runs. See `unused`.
 
   Args:
     settings: dotted knob -> value, of the common configuration.
@@ -102,13 +106,15 @@ def combinations(
     Dotted knob -> value, for each run.
 
   Raises:
-    ConfigError: there is no such knob, a value does not fit it, or no run uses it.
+    ConfigError: there is no such knob, or a value does not fit it.
   """
   all_knobs = catalog.every_knob()
   problems = [unknown_knob(knob) for knob in over if knob not in all_knobs]
-  problems += [
-    f'--over={knob} needs values.' for knob, values in over.items() if not len(values)
-  ]
+  for knob, values in over.items():
+    if isinstance(values, str) or not isinstance(values, Collection):
+      problems.append(f'{option("over")}={knob} needs a list of values.')
+    elif not len(values):
+      problems.append(f'{option("over")}={knob} needs values.')
   if problems:
     raise ConfigError(problems)
   known_settings = {knob: settings[knob] for knob in settings if knob in all_knobs}
@@ -137,14 +143,21 @@ def combinations(
     if typed_changes not in typed_changes_of_runs:
       typed_changes_of_runs.append(typed_changes)
       changes_of_runs.append(changes)
-  unused = [
-    knob for knob in over if not any(knob in changes for changes in changes_of_runs)
-  ]
-  if unused:
-    raise ConfigError(
-      [f'--over={knob}: no run of the sweep uses it.' for knob in unused]
-    )
   return changes_of_runs
+
+
+def unused(over: Iterable[str], used_knobs: Collection[str]) -> list[str]:
+  """A line about each knob of a sweep that none of its runs uses.
+
+  Args:
+    over: the knobs that the sweep varies.
+    used_knobs: the knobs in the changes that make its runs.
+  """
+  return [
+    f'{option("over")}={knob}: no run of the sweep uses it.'
+    for knob in over
+    if knob not in used_knobs
+  ]
 
 
 def _typed(knob: str, value: Any) -> Any:

@@ -409,7 +409,8 @@ def run_in_processes(
     stop: what can end them early.
 
   Returns:
-    The exit code of a process that was stopped; otherwise ExitCode.DONE.
+    The exit code of a process that was stopped; otherwise ExitCode.FAILED if one has
+    failed, or ExitCode.DONE.
   """
   logs = runs[0].request.workdir.parent / LOGS
   files.require_no_link(logs)
@@ -434,7 +435,7 @@ def run_in_processes(
   for exit_code in (ExitCode.PREEMPTED, ExitCode.INTERRUPTED):
     if exit_code in exit_codes:
       return exit_code
-  return ExitCode.DONE
+  return ExitCode.DONE if exit_codes == {ExitCode.DONE} else ExitCode.FAILED
 
 
 def _show_progress(

@@ -19,7 +19,7 @@ from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Upload
 from moon_jax.data import sources
 from moon_jax.data.partition import feature_skew, label_skew
-from moon_jax.platform import client_memory, devices
+from moon_jax.platform import client_memory, devices, gpu
 from moon_jax.round.examination import with_empty_sums
 from moon_jax.round.traffic import traffic_of_client
 from moon_jax.runner import run_directory
@@ -404,6 +404,25 @@ def test_the_default_server_is_the_plain_average():
   momentum = build('server_optimizer.momentum=0.5').algorithm
   numbers = {'server_learning_rate': 1.0, 'server_momentum': 0.5}
   assert momentum.hyperparameters == {'mu': 1.0, 'tau': 0.5} | numbers
+
+
+@pytest.mark.parametrize('algorithm', ['krum', 'fedavg'])
+def test_a_gpu_is_told_of_all_data_and_of_the_uploads_that_it_keeps(
+  algorithm, monkeypatch
+):
+  told = []
+
+  def free_bytes(data_bytes, client_memory, *, bytes_per_upload, **counts):
+    told.append((data_bytes, bytes_per_upload))
+    return math.inf
+
+  monkeypatch.setattr(jax, 'default_backend', lambda: 'gpu')
+  monkeypatch.setattr(gpu, 'free_bytes', free_bytes)
+  built = build(f'algorithm={algorithm} data.validation=0.1')
+  splits = built.data.train.examples, built.tests.examples, built.tests.validation
+  data_bytes = sum(split.images.nbytes for split in splits)
+  model_bytes = tree.num_bytes(built.network.shapes)
+  assert set(told) == {(data_bytes, model_bytes if algorithm == 'krum' else 0)}
 
 
 def test_a_knob_that_is_not_used_changes_nothing():

@@ -450,6 +450,17 @@ def test_a_wrong_optimizer_or_schedule_is_one_line(
   assert message in line
 
 
+@pytest.mark.parametrize('factor', ['-1', 'inf', 'nan'])
+def test_a_rate_that_no_round_can_have_is_refused_before_training(
+  factor, folder, capsys
+):
+  changed = HEAVY.replace('0.5**t', f'[1.0, float("{factor}")][t]')
+  flag = '--config.optimizer.schedule=halved'
+  line = refused(folder, capsys, changed, flag, *TINY)
+  assert f"The schedule 'halved' gives {float(factor)} in round 2: it must" in line
+  assert not (folder / 'run/metrics.jsonl').exists()
+
+
 def test_parts_of_one_name_are_registered_again_by_the_same_file(folder):
   (folder / 'two.py').write_text(
     f'{HEAD}alpha = moon_jax.knob(float, 0.5, "x", moon_jax.at_least(0))\n'

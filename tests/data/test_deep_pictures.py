@@ -175,12 +175,16 @@ def expected_of(model, picture):
   return f'class{label}', np.exp(logits)[label] / np.exp(logits).sum()
 
 
-def test_the_file_for_pytorch_reads_16_bits(tmp_path):
-  pytest.importorskip('torch', reason='no torch')
+@pytest.mark.parametrize('declared_range', ['', '0,65535'])
+def test_the_file_for_pytorch_reads_16_bits(declared_range, tmp_path):
   folder_of(tmp_path / 'set')
-  run = trained_run(tmp_path, knobs_of(tmp_path / 'set') | {'data.range': '0,65535'})
-  model = moon_jax.load(run)
+  knobs = knobs_of(tmp_path / 'set') | {'data.range': declared_range}
+  model = moon_jax.load(trained_run(tmp_path, knobs))
   model.save(tmp_path / 'model.py')
+  text = (tmp_path / 'model.py').read_text()
+  assert 'CHANNELS, HEIGHT, WIDTH = (1, 8, 8)\n' in text
+  assert "must be grey and have 16 bits.')\n" in text
+  pytest.importorskip('torch', reason='no torch')
   images, _ = model.test_data()
   first = 'set/test/class0/00.png'
   class_name, probability = printed_by_the_file(tmp_path, first)

@@ -11,7 +11,7 @@ from moon_jax.core.types import Scale
 from moon_jax.data import convert
 from moon_jax.data.data_errors import DataError
 from moon_jax.data.federated import user_records
-from moon_jax.data.scale import grey_levels, numbers_of, scale_of
+from moon_jax.data.scale import grey_levels, numbers_of
 from moon_jax.predict import inference
 from tests.data import federations, layouts
 from tests.data.federations import flags, load, save_arrays
@@ -221,11 +221,12 @@ def test_equal_numbers_are_equal_pixels_in_hundreds_of_draws(tmp_path_factory):
   assert 125 < search(range(500), tmp_path_factory) < 375
 
 
+@pytest.mark.parametrize('is_declared', [False, True])
 @pytest.mark.parametrize('high', [0.001, 1.0, 4095.0, 100_000.0])
-def test_half_floats_have_the_levels_of_any_range(high):
+def test_half_floats_have_the_levels_of_any_range(high, is_declared):
   """Float16 itself cannot hold 255 / 0.001, nor 100,000."""
   numbers = np.linspace(0, min(high, 65504), 1001).astype(np.float16)
-  scale = scale_of(numbers, f'0,{high}')
+  scale = Scale(0.0, high, 'float16', declared=is_declared)
   levels = grey_levels(numbers, scale)
   exact = numbers.astype(np.float64) * 255 / high
   np.testing.assert_allclose(levels, exact, rtol=0, atol=0.5 + 1e-4)
@@ -234,13 +235,15 @@ def test_half_floats_have_the_levels_of_any_range(high):
 @pytest.mark.parametrize('dtype', ['float16', 'float32', 'float64'])
 def test_an_equal_number_of_another_precision_is_the_same_level(dtype):
   """Also half-way between two levels, where the precisions round differently."""
-  numbers = np.arange(15361, dtype=np.uint16).view(np.float16)  # all in [0, 1]
-  levels = [
-    grey_levels(numbers.astype(kind), Scale(0.0, 1.0, dtype))
-    for kind in ('float16', 'float32', 'float64')
-  ]
-  np.testing.assert_array_equal(levels[0], levels[1])
-  np.testing.assert_array_equal(levels[0], levels[2])
+  narrow = np.arange(15361, dtype=np.uint16).view(np.float16)  # all in [0, 1]
+  half_way = ((np.arange(255) + 0.5) / 255).astype(np.float32)
+  for numbers in (narrow, half_way):
+    levels, *others = (
+      grey_levels(numbers.astype(kind), Scale(0.0, 1.0, dtype))
+      for kind in (numbers.dtype, 'float32', 'float64')
+    )
+    for levels_of_other in others:
+      np.testing.assert_array_equal(levels_of_other, levels)
 
 
 # --- what is said ---------------------------------------------------------------------

@@ -12,7 +12,7 @@ import moon_jax
 from moon_jax.building import experiment
 from moon_jax.core import machine_memory
 from moon_jax.core.errors import ExitCode, KnobError
-from moon_jax.data import layouts
+from moon_jax.data import layouts, table
 from moon_jax.data.data_errors import DataError
 from moon_jax.predict.command import main as predict
 from tests.data.federations import load
@@ -110,6 +110,11 @@ def test_two_files_share_columns_and_categories(tmp_path, capsys):
     ({}, {'test_fraction': 0.0}, 'test_fraction=0.2 draws a fifth'),
     ({'age': np.nan}, {}, "'age' has 1 missing entry, in row 5 "),
     ({'job': None}, {}, "'job' has 1 missing entry, in row 5 "),
+    (
+      {'outcome': None},
+      {},
+      r"patients\.csv': the (training|test) rows: 'outcome' has 1 missing entry, in ",
+    ),
   ],
 )
 def test_a_table_that_cannot_be_used_is_refused(change, knobs, words, tmp_path):
@@ -119,6 +124,40 @@ def test_a_table_that_cannot_be_used_is_refused(change, knobs, words, tmp_path):
   path = write(frame, tmp_path / 'patients.csv')
   with refused(DataError, words):
     load(knobs_of(path, knobs))
+
+
+@pytest.mark.parametrize(
+  ('change', 'words'),
+  [
+    (
+      lambda text: text.replace(',', ';').encode(),
+      'one column, age;smokes;job;outcome',
+    ),
+    (lambda text: text.replace(',', '\t').encode(), 'columns by commas, not by semic'),
+    (
+      lambda text: text.replace('nurse', 'Ärztin').encode('latin-1'),
+      r'patients\.csv is not UTF-8: save the file as UTF-8\.',
+    ),
+  ],
+)
+def test_a_csv_file_of_another_program_is_told_its_remedy(change, words, tmp_path):
+  path = write(frame_of(), tmp_path / 'patients.csv')
+  path.write_bytes(change(path.read_text()))
+  with refused(DataError, words):
+    load(knobs_of(path))
+
+
+def test_labels_that_pandas_has_made_floats_are_integers(tmp_path):
+  frame = frame_of()
+  classes = np.arange(len(frame)) % 2
+  data = load(knobs_of(write(frame.assign(outcome=classes + 0.0), tmp_path / 'a.csv')))
+  same = load(knobs_of(write(frame.assign(outcome=classes), tmp_path / 'b.csv')))
+  np.testing.assert_array_equal(data.train_labels, same.train_labels)
+  np.testing.assert_array_equal(data.test_labels, same.test_labels)
+  for change in (0.5, np.inf):
+    path = write(frame.assign(outcome=classes + change), tmp_path / 'c.csv')
+    with refused(DataError, 'the training outcome is float64, not integer'):
+      load(knobs_of(path))
 
 
 def test_a_user_has_one_name_in_all_parts_of_a_large_file(tmp_path):
@@ -156,6 +195,18 @@ def test_an_unseen_category_of_a_test_file_is_refused(tmp_path):
     'clerk. Remove these rows.',
   ):
     load(knobs_of(tmp_path / 'set', {'test_fraction': 0.0}))
+
+
+def test_a_test_file_of_digits_alone_has_the_texts_of_training(tmp_path):
+  (tmp_path / 'train.csv').write_text(
+    'age,job,outcome,hospital\n' + '30,01234,01,007\n40,A9,ill,b\n' * 2
+  )
+  (tmp_path / 'test.csv').write_text('hospital,outcome,job,age\n007,01,01234,50\n')
+  data = load(knobs_of(tmp_path, {'test_fraction': 0.0}))
+  assert data.feature_names == ('age', 'job=01234', 'job=A9')
+  assert data.test_images.tolist() == [[50, 1, 0]]
+  assert (data.class_names, data.test_labels.tolist()) == (('01', 'ill'), [0])
+  assert (data.clients.tolist(), data.test_clients.tolist()) == (['007', 'b'], [0])
 
 
 @pytest.mark.parametrize('name', ['age', 'outcome', 'hospital'])
@@ -305,6 +356,32 @@ def test_a_table_in_another_order_is_predicted_alike(run, tmp_path, capsys):
   code, _, printed = predicted(frame.replace({'job': {'nurse': 'abbot'}}))
   assert code == ExitCode.USAGE
   assert 'only one of them has job=abbot, job=nurse' in printed.err + printed.out
+
+
+@pytest.mark.parametrize('neighbour', ['', '60,A9,1.5,dead\n'])
+def test_a_row_is_read_alike_beside_any_other(neighbour, tmp_path):
+  path = tmp_path / 'new.csv'
+  path.write_text(f'age,zip,dose,label\n50,01234,2,01\n{neighbour}')
+  rows = table.read_rows(
+    '--input',
+    path,
+    ('age', 'zip=01234', 'zip=A9', 'dose=1.5', 'dose=2.0'),
+    label='',
+    client='',
+    categories='zip,dose',
+    class_names=('01', 'dead'),
+  )
+  assert rows.features[0].tolist() == [50, 1, 0, 0, 1]
+  assert rows.labels[0] == '01'
+
+
+def test_a_text_of_digits_alone_is_a_text(tmp_path):
+  path = tmp_path / 'new.csv'
+  path.write_text('text,label\n2024,01\n')
+  _, texts, labels = table.read_texts(
+    '--input', path, text='', label='', class_names=('01', 'dead')
+  )
+  assert (texts.tolist(), labels.tolist()) == (['2024'], ['01'])
 
 
 @pytest.mark.parametrize('source', [[], ['--source=table']])

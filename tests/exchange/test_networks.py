@@ -189,6 +189,7 @@ def test_the_python_file_stands_alone(model, options):
 
 
 SCALES = [
+  Scale(low=0.0, high=1.0, dtype='float16'),
   Scale(low=0.0, high=1.0, dtype='float32'),
   Scale(low=-1000.0, high=3000.0, dtype='int16', declared=True),
   Scale(low=0.0, high=16.0, dtype='float64', declared=True),
@@ -334,7 +335,8 @@ def test_other_examples_in_onnx(name):
     onnx_graph.model_bytes(description, facts), providers=['CPUExecutionProvider']
   )
   (argument,) = session.get_inputs()
-  assert argument.name == ('words' if facts.content == 'words' else 'examples')
+  names = {'picture': 'images', 'words': 'words'}
+  assert argument.name == names.get(facts.kind, 'examples')
   for examples in lengths(name):
     inputs = {argument.name: as_the_file_takes_them(examples, facts)}
     outputs = session.run(['logits', 'representation'], inputs)
@@ -358,6 +360,32 @@ def test_other_examples_in_pytorch(name, tmp_path):
       with torch.set_grad_enabled(has_gradients):
         outputs = network.outputs(batch)
       check_close([output.detach().numpy() for output in outputs], compute(examples))
+
+
+@pytest.mark.parametrize(
+  ('channels', 'bits', 'line'),
+  [
+    (1, 16, "must be grey and have 16 bits.')"),
+    (1, 8, 'return levels.double()'),
+    (3, 8, "picture = picture.convert('RGB')"),
+    (3, 16, ''),  # Pillow reads no colours of 16 bits
+    (2, 8, ''),
+    (1, 0, ''),
+  ],
+)
+def test_pictures_of_numbers_are_read_from_files_of_their_bits(channels, bits, line):
+  description, facts, _ = computed_of_others('mlp of pictures of numbers')
+  facts = facts._replace(
+    shape=(5, 6, channels), mean=[1] * channels, std=[2] * channels, picture_bits=bits
+  )
+  text = pytorch.python_file(description, facts, 'x_weights.safetensors')
+  compile(text, 'x.py', 'exec')
+  assert f'CHANNELS, HEIGHT, WIDTH = ({channels}, 5, 6)\n' in text
+  assert f'{line}\n' in text
+  is_program = bool(line)
+  assert ('def main(paths)' in text) == is_program
+  assert ('Pillow' in text) == is_program
+  assert 'BLACK' not in text
 
 
 def lengths(name):

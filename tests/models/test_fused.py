@@ -5,12 +5,14 @@ With more features, channels and examples than are computed at a time, and with 
 
 import ctypes
 import functools
+import json
 import os
 import pathlib
 import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 
 import flax.linen as nn
 import jax
@@ -24,8 +26,10 @@ from moon_jax.building.network import NetworkOptions, make_network
 from moon_jax.core.errors import ExitCode, UsageError
 from moon_jax.models import cpu_kernels
 from moon_jax.models.convolution import FORMS, forms, fused_cpu, pooling
+from moon_jax.runner.rounds import Rounds
 from tests.processes import flip
 from tests.run_directories import FEDAVG
+from tests.watching import within
 
 NONE = ((0, 0), (0, 0))
 MODELS = pathlib.Path(__file__).with_name('test_models.py')
@@ -189,22 +193,45 @@ def test_a_gpu_has_none_of_them():
 @pytest.mark.parametrize(
   ('compiler', 'problem'),
   [
-    ('/is/not/there', '/is/not/there cannot be used: No such file'),
+    ('/is/not/there', '/is/not/there cannot be used: there is no such program'),
     ('env false', 'env false cannot be used: .*returned non-zero exit status'),
     ("'c++", "'c.. cannot be used: No closing quotation"),
     ('sh -c "echo no >&2; exit 1"', 'cannot be used: no.$'),
-    ('sh -c "exec sleep 90"', 'cannot be used: .*timed out after 0.2 seconds'),
+    # Its temporary files are in the folder of the build, and go with it.
+    ('sh -c "echo $TMPDIR >&2; exit 1"', rf'used: {tempfile.gettempdir()}/tmp[^/]+$'),
     ('true', 'true cannot be used: .*cannot open shared object'),
   ],
 )
 def test_without_a_compiler_it_is_refused(monkeypatch, tmp_path, compiler, problem):
   monkeypatch.setenv('CXX', compiler)
-  monkeypatch.setattr(cpu_kernels, '_SECONDS', 0.2 if 'sleep' in compiler else 60)
   monkeypatch.setattr(cpu_kernels, '_cache_folder', tmp_path)
   monkeypatch.setattr(cpu_kernels, 'fault', cpu_kernels.fault.__wrapped__)
   with pytest.raises(UsageError, match=problem):
     moon_cnn('cpu')
   assert not [path for path in tmp_path.rglob('*') if path.is_file()]
+
+
+def test_a_compiler_has_a_minute_of_a_core_and_ten_minutes(monkeypatch, tmp_path):
+  """A busy machine builds the same kernels, later."""
+
+  def problem_of(compiler):
+    with pytest.raises(subprocess.SubprocessError) as caught:
+      cpu_kernels._build(['sh', '-c', compiler], tmp_path / 'new.so')
+    return str(caught.value)
+
+  monkeypatch.setattr(cpu_kernels, '_CPU_SECONDS', 1)
+  assert 'died with <Signals.SIG' in problem_of('while :; do :; done')
+  monkeypatch.setattr(cpu_kernels, '_WALL_SECONDS', 2)
+  # What it has started ends as well, and lets go of the pipe.
+  pipe = tmp_path / 'pipe'
+  os.mkfifo(pipe)
+  receiver = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+  problem = problem_of(f'sleep 90 > {pipe} & wait')
+  assert problem.endswith('timed out after 2 seconds')
+  os.set_blocking(receiver, True)
+  with within(10):
+    assert os.read(receiver, 1) == b''
+  os.close(receiver)
 
 
 @pytest.mark.usefixtures('fused')
@@ -252,9 +279,18 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
 @pytest.mark.usefixtures('quick_runs')
 def test_a_run_says_that_its_network_is_slower(monkeypatch, tmp_path, capsys):
   monkeypatch.setattr(cpu_kernels, 'fault', functools.cache(lambda: 'there is none'))
+  compile_rounds = Rounds.compile
+
+  def compile_with_kernels(rounds, print_text, ahead):
+    cpu_kernels.fault()  # as a network calls it that needs kernels in training alone
+    compile_rounds(rounds, print_text, ahead)
+
   for is_needed in (False, True):
     if is_needed:
-      cpu_kernels.fault()  # as a network calls it
-    assert launch([*FEDAVG, f'--workdir={tmp_path / str(is_needed)}']) == ExitCode.DONE
+      monkeypatch.setattr(Rounds, 'compile', compile_with_kernels)
+    workdir = tmp_path / str(is_needed)
+    assert launch([*FEDAVG, f'--workdir={workdir}']) == ExitCode.DONE
     out = capsys.readouterr().out
     assert ('in a slower form: there is none\n' in out) == is_needed
+    saved = json.loads((workdir / 'config.json').read_text())
+    assert saved.get('kernels') == ('XLA' if is_needed else None)

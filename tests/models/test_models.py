@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from moon_jax import models
+from moon_jax import catalog, config, models
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
+from moon_jax.core.types import Form
 from moon_jax.models import convolution, cpu_kernels, layers, mobilenet, resnet
 from moon_jax.models.cnn import DcoCnn, MoonCnn
 from moon_jax.models.convolution import FORMS, direct, forms, pooling
@@ -150,6 +151,49 @@ def test_sizes_by_hand(name, image_shape, num_classes):
   assert trained == evaluated
   assert {'params': network.shapes['params']} | state == network.shapes
   assert bool(state) == (name in NORMALIZED)
+
+
+# What a network is for -> the shape of an example.
+EXAMPLES = {'of_pictures': (32, 32, 3), 'of_words': (4,), 'of_signals': (16, 2)}
+EXAMPLES |= {'of_volumes': (8, 8, 8, 1)}
+
+
+def every_design():
+  """(Network, value of its knob `design`); '' for a network without the knob."""
+  for name in catalog.names('model'):
+    design = catalog.part('model', name).knobs.get('design')
+    for value in design.bound.words if design else ('',):
+      yield name, value
+
+
+@pytest.mark.parametrize(
+  ('name', 'design'),
+  few(
+    [('gru', ''), ('resnet18', 'torchvision')],
+    every_design(),
+  ),
+)
+def test_every_network_has_its_gradient_in_a_compiled_program(name, design):
+  part = catalog.part('model', name)
+  flat = config.flatten(config.defaults()) | {'model': name}
+  options = catalog.options('model', flat)
+  if design:
+    options['design'] = design
+  shape = next(shape for trait, shape in EXAMPLES.items() if part.has(trait))
+  form = Form(content='words', vocabulary=world.NUM_WORDS)
+  if not part.has('vocabulary'):
+    form = None
+  network = models.make(name, image_shape=shape, num_classes=4, form=form, **options)
+  examples = jax.ShapeDtypeStruct((2, *shape), network.input_dtype)
+
+  def sum_of_logits(params, variables, examples):
+    trained = variables | {'params': params}
+    outputs, _ = network.train(trained, examples, jnp.ones(2), jax.random.key(0))
+    return jnp.sum(outputs.logits)
+
+  params = network.shapes['params']
+  gradient = jax.jit(jax.grad(sum_of_logits))
+  assert jax.eval_shape(gradient, params, network.shapes, examples) == params
 
 
 def make_network(name, shape, num_classes):

@@ -128,6 +128,36 @@ def test_the_mask_and_train_are_passed_to_a_network_that_takes_them():
   assert statistics['batch_stats']
 
 
+def test_only_an_argument_called_mask_gets_the_mask():
+  class Scaled(nn.Module):
+    @nn.compact
+    def __call__(self, images, factor=2.0, *others, **options):
+      assert (others, options) == ((), {})
+      return factor * nn.Dense(3)(images.reshape(len(images), -1))
+
+  network = models.of_module(Scaled(), (4, 4, 1))
+  variables, images = network.init(0), jnp.ones((2, 4, 4, 1))
+  kernel = variables['params']['Dense_0']['kernel']
+  expected = 2.0 * jnp.ones((2, 16)) @ kernel
+  mask = jnp.array([1.0, 0.0])
+  outputs, _ = network.train(variables, images, mask, jax.random.key(0))
+  np.testing.assert_allclose(outputs.logits, expected, rtol=1e-5)
+  np.testing.assert_allclose(
+    network.apply(variables, images).logits, expected, rtol=1e-5
+  )
+
+
+@pytest.mark.parametrize('arguments', [', deterministic', ', *, deterministic'])
+def test_a_network_that_needs_another_argument_is_refused(
+  arguments, tmp_path, monkeypatch, capsys
+):
+  write(tmp_path, monkeypatch, arguments)
+  assert refused(capsys, 'fedavg').endswith(
+    "TypeError: its __call__ needs an argument 'deterministic': beside the images it "
+    'gets mask and train alone, by these names'
+  )
+
+
 def test_filler_that_makes_nan_of_real_examples_is_refused():
   class Leaking(nn.Module):
     @nn.compact

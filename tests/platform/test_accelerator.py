@@ -162,11 +162,26 @@ def test_memory_of_one_lane_by_hand():
 
 def test_gradients_at_other_models_take_memory():
   network = world.network()
-  fedavg, free = (
-    gpu.training_memory(network, world.make(name), (8, 8, 1), 16).of_lanes(1)
-    for name in ('fedavg', 'per_fedavg')
-  )
-  assert free - fedavg == 4 * tree.num_bytes(network.shapes['params'])
+  four_models = 4 * tree.num_bytes(network.shapes['params'])
+  images_of_batch = 16 * 8 * 8 * 4
+
+  def memory(algorithm):
+    return gpu.training_memory(network, algorithm, (8, 8, 1), batch_size=16)
+
+  fedavg = memory(world.make('fedavg')).lane_bytes
+  fedsam = memory(world.make('fedsam')).lane_bytes
+  assert fedsam - fedavg == four_models
+  # Of a step's two batches one is trained on at a time, and the other is images.
+  first_order = memory(world.make('per_fedavg', hessian='none'))
+  assert first_order.lane_bytes - fedavg == four_models + images_of_batch
+  # Of three batches, the last one has two gradients at a time.
+  of_batch = fedavg - 4 * tree.num_bytes(network.shapes)
+  hessian_free = memory(world.make('per_fedavg', hessian='difference'))
+  more = of_batch + four_models + images_of_batch
+  assert hessian_free.lane_bytes - fedavg == more
+  # The images of all batches are gathered ahead, for 16 steps.
+  ahead = hessian_free.of_lanes(1) - hessian_free.lane_bytes
+  assert ahead == 16 * 3 * images_of_batch
 
 
 def test_lanes_are_bounded_by_memory_and_one_is_always_there():
@@ -214,22 +229,29 @@ def test_what_cannot_fit_is_refused_and_the_advice_fits(monkeypatch):
 
 
 @pytest.mark.parametrize(('tier', 'num_memories'), [('device', 4 + 6), ('disk', 6 + 6)])
-def test_a_device_has_free_what_neither_images_nor_memories_take(
-  tier, num_memories, monkeypatch
+@pytest.mark.parametrize(('num_devices', 'num_uploads'), [(1, 3), (2, 6)])
+def test_a_device_has_free_what_neither_data_nor_memories_nor_uploads_take(
+  tier, num_memories, num_devices, num_uploads, monkeypatch
 ):
-  images, memory = (
-    np.zeros((1000, 8, 8, 1), np.uint8),
-    ClientMemory(tier == 'device', 1000),
-  )
+  memory = ClientMemory(tier == 'device', 1000)
 
   def free(memory_stats):
     card = types.SimpleNamespace(memory_stats=lambda: memory_stats)
     monkeypatch.setattr(jax, 'local_devices', lambda: [card])
-    return gpu.free_bytes(images, memory, num_clients=4, cohort_size=3)
+    return gpu.free_bytes(
+      64_000,
+      memory,
+      bytes_per_upload=700,
+      num_clients=4,
+      cohort_size=3,
+      num_devices=num_devices,
+    )
 
-  # Memory is taken by the images, and by the memories of 4 clients, or of a cohort of 3
-  # as they arrive and leave, and of the cohort before and after the round.
+  # Memory is taken by the data, and by the memories of 4 clients, or of a cohort of 3
+  # as they arrive and leave, and of the cohort before and after the round. Uploads are
+  # those of the cohort, and with several devices their sum.
   known = {'bytes_limit': 1_000_000, 'bytes_in_use': 12_345}
-  assert free(known) == 1_000_000 - 12_345 - images.nbytes - num_memories * 1000
+  left = 1_000_000 - 12_345 - 64_000
+  assert free(known) == left - num_memories * 1000 - num_uploads * 700
   # A device without statistics of its memory has no limit.
   assert free(None) == free({}) == math.inf

@@ -355,6 +355,59 @@ def test_the_report_equals_the_records(
         check_estimate(row, key, [line[column] for line in lines])
 
 
+def write_with_a_stranger(path, algorithm, columns):
+  """Writes a run whose users 'a' and 'b' train, and whose user 'c' is only tested.
+
+  Args:
+    path: path of the run directory.
+    algorithm: its algorithm.
+    columns: of clients.csv.gz -> the numbers of 'a', 'b' and 'c'.
+  """
+  write_run(path, [0.5], NATURAL, METRICS_FLAG, f'--config.algorithm={algorithm}')
+  numbers = {column: np.array(of_users) for column, of_users in columns.items()}
+
+  def add(line):
+    for column, of_users in numbers.items():
+      line[f'{column}_mean'] = np.nanmean(of_users)
+    if 'user_accuracy' in numbers:
+      line['user_accuracy_seen_mean'] = numbers['user_accuracy'][:2].mean()
+
+  edit_lines(path / 'metrics.jsonl', add)
+  listed = Columns(['a', 'b', 'c'], np.array([9.0, 9.0, 0.0]), np.array([10, 10, 10]))
+  with ClientFile(path, listed, tested_rounds=[]) as file:
+    file.add(1, numbers)
+
+
+def test_means_over_clients_are_over_users_who_train(tmp_path):
+  """The global model is bad for a stranger, whom no client's own model is for."""
+  users = {'user_accuracy': [0.9, 0.7, 0.1], 'user_ece': [0.1, 0.3, 0.9]}
+  own = {'personal_accuracy': [0.7, 0.6, np.nan], 'personal_ece': [0.2, 0.2, np.nan]}
+  for algorithm, columns in (
+    ('fedavg', users),
+    ('fedprox', users | {'user_accuracy': [0.8, 0.7, 0.4]}),
+    ('ditto', users | own),
+  ):
+    write_with_a_stranger(tmp_path / algorithm, algorithm, columns)
+  report = Collected(tmp_path)
+  fedavg, fedprox, ditto = report.table('accuracy').rows
+  # (0.9 + 0.7) / 2, and not with the 0.1 of the stranger.
+  check_estimate(fedavg, 'client_accuracy_mean', [0.8])
+  check_estimate(ditto, 'client_accuracy_mean', [0.65])
+  check_estimate(fedprox, 'client_difference_to_fedavg', [0.75 - 0.8])
+  check_estimate(ditto, 'client_difference_to_fedavg', [0.65 - 0.8])
+  means = [row['client_ece_mean_mean'] for row in report.table('metrics').rows]
+  assert means == pytest.approx([0.2, 0.2, 0.2])
+  for name in ('accuracy', 'paper'):
+    assert 'it is over users who train' in report.table(name).caption
+  # `compare` has the mean and the difference over the same two users.
+  names = ('fedavg', 'fedprox', 'ditto')
+  words = ['compare', *(str(tmp_path / name) for name in names)]
+  first, *others = compare.table(command.parse(words), print).rows
+  assert first['client_accuracy_mean'] == pytest.approx(0.8)
+  check_estimate(others[0], 'difference_to_first', [-0.1, 0.0])
+  check_estimate(others[1], 'difference_to_first', [-0.2, -0.1])
+
+
 def test_compare_begins_with_the_clients_own_tests(tmp_path):
   names = [f'site {number}' for number in range(5)]
   paths = []

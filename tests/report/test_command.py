@@ -1,15 +1,17 @@
 """The command of the report: its mistakes, its table in the terminal, its libraries."""
 
 import pathlib
+import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
 from moon_jax import report as report_package
 from moon_jax.core.errors import ExitCode
 from moon_jax.report import command
-from moon_jax.report.__main__ import main
+from moon_jax.report.__main__ import PACKAGES, main
 from tests.report.reports import FEDAVG, MOON, runs_of_seeds, write_runs
 from tests.run_directories import EVALUATE, IDLE, TRAIN, write_run
 
@@ -99,6 +101,13 @@ def test_help_tells_every_flag(capsys):
 
 
 # --- libraries ------------------------------------------------------------------------
+
+
+def test_the_packages_of_a_report_are_those_of_its_extra():
+  project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+  requirements = project['optional-dependencies']['report']
+  names = [re.match('[a-z0-9]+', requirement)[0] for requirement in requirements]
+  assert sorted(names) == sorted(PACKAGES)
 
 
 def test_a_missing_library_is_one_line(tmp_path, monkeypatch, capsys):

@@ -6,6 +6,7 @@ import pytest
 from moon_jax.core.errors import UsageError
 from moon_jax.report import command, features, groups, models, naming, runs
 from tests.report.reports import Collected, change_config, settings_of, write_runs
+from tests.run_directories import edit_json
 
 
 def test_own_knobs_make_series_and_shared_knobs_make_settings(tmp_path):
@@ -95,6 +96,48 @@ def test_two_versions_of_one_data_set_are_two_settings(tmp_path):
   assert len(settings_of(tmp_path)) == 2
   change_config(tmp_path / 'c1', data_digest='b' * 64)
   assert len(settings_of(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(
+  ('flags', 'digest', 'word', 'other_name'),
+  [
+    (
+      'initial_weights=w.npz',
+      'weights_digest',
+      'weights',
+      {'initial_weights': 'other.npz'},
+    ),
+    (
+      'availability.name=trace availability.path=t.csv',
+      'trace_digest',
+      'availability',
+      {'availability': {'name': 'trace', 'path': 'other.csv'}},
+    ),
+  ],
+)
+def test_two_versions_of_a_file_are_two_settings(
+  tmp_path, flags, digest, word, other_name
+):
+  runs_by_name = {
+    f'{letter}{seed}': ([0.5, 0.6], f'{flags} seed={seed}')
+    for letter in 'ab'
+    for seed in (0, 1)
+  }
+  write_runs(tmp_path, runs_by_name)
+  for name in runs_by_name:
+    edit_json(
+      tmp_path / name / 'config.json',
+      lambda config, letter=name[0]: config.update({digest: 64 * letter}),
+    )
+  titles = [setting.title for setting in settings_of(tmp_path)]
+  assert titles == [f'{word} aaaaaaaa', f'{word} bbbbbbbb']
+  # None is taken for a repetition of another.
+  all_runs = runs.find([tmp_path], print)
+  assert len(groups.without_duplicates(all_runs, print)) == 4
+  # Two files with names of their own are told by the names.
+  for seed in (0, 1):
+    change_config(tmp_path / f'b{seed}', config=other_name)
+  assert digest not in groups.varying(runs.find([tmp_path], print))
 
 
 def test_draws_of_a_test_are_averaged_if_asked(tmp_path):

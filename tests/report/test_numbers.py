@@ -138,11 +138,46 @@ def test_pairs_have_one_seed_and_one_length_and_are_counted(tmp_path, capsys):
   write_runs(tmp_path, runs_of_seeds('moon', [[0.5, 0.6, 0.8]] * 2))
   write_runs(tmp_path, {'m3': ([0.5, 0.6, 0.9], 'seed=3')})
   rows = Collected(tmp_path).rows('accuracy')
-  assert 'unequal numbers of rounds: ' in capsys.readouterr().err
+  stderr = capsys.readouterr().err
+  assert 'unequal numbers of rounds: ' in stderr
+  # They were asked for equally many, and have equal tests up to the shortest.
+  assert 'callbacks ended them in different rounds\n' in stderr
+  assert 'tests in different rounds' not in stderr
   assert [row['rounds'] for row in rows] == ['2 to 3', '3']
   # Only the runs of seed 1 have equal numbers of rounds, so they alone are a pair.
   assert [(row['n'], row['pairs']) for row in rows] == [('3', ''), ('3', '1')]
   assert float(rows[1]['difference_to_fedavg_mean']) == pytest.approx(0.8 - 0.7)
+
+
+def test_runs_that_were_asked_for_other_rounds_are_chosen_by_them(tmp_path, capsys):
+  runs_by_name = {
+    str(number): ([0.5] * number, f'algorithm=fedavg seed={number} num_rounds={number}')
+    for number in (2, 3)
+  }
+  Collected(write_runs(tmp_path, runs_by_name))
+  assert 'paired; --where=num_rounds=N chooses\n' in capsys.readouterr().err
+
+
+def test_more_frequent_tests_make_no_best(tmp_path, capsys):
+  """Each run of MOON is better in its last test and in all others."""
+  seldom = [None, 0.4, None, 0.5, None, 0.55, None, 0.6, None, 0.65]
+  often = [0.5, 0.5, 0.6, 0.6, 0.7, 0.7, 0.7, 0.7, 0.7, 0.75]
+  runs_by_name = {}
+  for seed in (0, 1):
+    for words, accuracies in (
+      ('algorithm=fedavg eval_every_rounds=2', seldom),
+      ('algorithm=moon eval_every_rounds=1', often),
+    ):
+      runs_by_name[f'{words} {seed}'] = (accuracies, f'{words} seed={seed}')
+  report = Collected(write_runs(tmp_path, runs_by_name))
+  assert 'tests in different rounds: ' in (stderr := capsys.readouterr().err)
+  assert '; --where=eval_every_rounds=N chooses\n' in stderr
+  _, moon = report.table('accuracy').rows
+  is_best = [
+    moon.get(results.best_key(name), False)
+    for name in ('final_accuracy', 'best_accuracy', 'mean_of_last_5')
+  ]
+  assert is_best == [True, False, False]
 
 
 def test_a_missing_column_is_left_out_of_its_numbers(tmp_path):

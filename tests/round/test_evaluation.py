@@ -68,3 +68,19 @@ def test_devices_share_the_batches_without_needless_filler(
   assert f'length={num_batches} ' in str(program).replace('\n', ' ')
   assert f'f32[{size},' in str(program)
   assert '[500' not in str(program)
+
+
+def test_few_large_examples_are_tested_at_a_time(monkeypatch):
+  sizes = {
+    (32, 32, 3): 500,
+    (64, 64, 3): 500,
+    (224, 224, 3): 111,  # 64 MiB of 602,112 bytes
+    (10_000, 10_000): 1,
+  }
+  for shape, size in sizes.items():
+    assert evaluation.examples_at_a_time(shape) == size
+  monkeypatch.setattr(evaluation, 'MOST_INPUT_BYTES', 20 * 4 * 8 * 8)
+  evaluate = evaluation.make_evaluation(world.network().apply, devices.mesh(1))
+  program = jax.make_jaxpr(evaluate)(tree.repeat(world.variables(), 1), world.data()[0])
+  assert 'f32[20,8,8,1]' in str(program)
+  assert 'length=4 ' in str(program).replace('\n', ' ')  # 75 examples

@@ -102,6 +102,7 @@ def metrics(*finite, server=True):
   """Metrics of three clients; only the deciding fields are filled in."""
   return round_records.ClientMetrics(
     sums=None,
+    num_summed=None,
     num_seen=None,
     drift=None,
     reports=None,

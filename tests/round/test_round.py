@@ -119,7 +119,7 @@ def other_memory(algorithm, state, metrics, truth):
 
 def of_some(metrics, is_chosen):
   """The metrics of some clients; is_chosen: [K] bool."""
-  names = ('sums', 'num_seen', 'drift', 'reports', 'finite')
+  names = ('sums', 'num_summed', 'num_seen', 'drift', 'reports', 'finite')
   of_all = {name: getattr(metrics, name) for name in names}
   return metrics._replace(**jax.tree.map(lambda leaf: leaf[is_chosen], of_all))
 

@@ -33,6 +33,7 @@ from tests.run_directories import TINY, words_of
 from tests.test_api import config
 
 ROOT = pathlib.Path(__file__).parents[2]
+catalog.forget_callbacks()  # which the example has registered
 
 
 class Watcher(moon_jax.Callback):
@@ -221,6 +222,15 @@ def test_a_list_of_the_record_cannot_be_changed_either(change):
     checked.after_round(round)
 
 
+def test_a_record_that_a_callback_replaces_is_not_lost_silently():
+  def replace(round):
+    round.metrics = round.metrics | {'perplexity': 2.0}
+
+  checked = callbacks.CheckedCallback(callbacks.callback_of(replace))
+  with pytest.raises(UsageError, match=r'has replaced round\.metrics: put the number'):
+    checked.after_round(some_round(2))
+
+
 def test_a_callback_that_exits_has_failed():
   checked = callbacks.CheckedCallback(callbacks.callback_of(lambda round: sys.exit(0)))
   with pytest.raises(RunError, match=r'has called sys\.exit\(0\): round\.stop'):
@@ -303,7 +313,10 @@ def test_a_config_file_registers_callbacks_for_its_own_runs(tmp_path, three_roun
   assert start.run(request) is ExitCode.DONE
   summary = json.loads((tmp_path / 'run/summary.json').read_text())
   assert (summary['rounds'], summary['stopped']) == (1, 'one said so')
-  config()
+  moon_jax.load_config(path)  # forgets none: it registers them again
+  forgotten = r'digits_moon\.py is loaded, so .* registered before: <lambda>, one\.$'
+  with pytest.warns(UserWarning, match=forgotten):
+    config()
   assert catalog.callbacks() == []
 
 
@@ -347,6 +360,7 @@ def test_the_example_ends_a_run_that_learns_nothing(tmp_path):
   flags = words_of(**{'optimizer.learning_rate': 1e-9, 'num_rounds': 30})
   words = [f'--config={ROOT}/examples/early_stopping.py', '--workdir=run']
   check_success(completed := launched(tmp_path, [*words, *flags]))
+  catalog.forget_callbacks()
   assert 'a callback ended the run: no better accuracy in 10 tests' in completed.stdout
   summary = json.loads((tmp_path / 'run/summary.json').read_text())
   assert summary['rounds'] == 11
@@ -386,19 +400,26 @@ def test_a_state_is_written_beside_the_next_round(tmp_path, monkeypatch, three_r
   assert checkpoint(run, 3) == checkpoint(three_rounds[0].workdir, 3)
 
 
+@pytest.mark.parametrize('keep_best', ['none', 'test'])
 def test_no_line_says_that_a_state_was_saved_that_was_not(
-  tmp_path, monkeypatch, three_rounds
+  keep_best, tmp_path, monkeypatch, three_rounds
 ):
   """Otherwise a run whose first state cannot be written could never start again."""
-  run, settings = tmp_path / 'run', config(checkpoint_every_rounds=1)
+  settings = config(checkpoint_every_rounds=1, keep_best=keep_best, best_by='loss')
+  run, round_two_is_seen = tmp_path / 'run', threading.Event()
 
   def full(folder, state, index, entries):
+    assert round_two_is_seen.wait(60)
     raise OSError(errno.ENOSPC, 'full')
+
+  def look(round):
+    if round.number == 2:
+      round_two_is_seen.set()
 
   with monkeypatch.context() as patch:
     patch.setattr(checkpoint_folder, 'save', full)
-    with pytest.raises(RunError, match='checkpoints/1 cannot be written'):
-      moon_jax.run(settings, run)
+    with pytest.raises(RunError, match=r'checkpoints/(best-)?1 cannot be written'):
+      moon_jax.run(settings, run, callbacks=[look])
   assert (run / 'timings.jsonl').read_text() == ''
   assert moon_jax.run(settings, run).metrics == three_rounds[0].metrics
 

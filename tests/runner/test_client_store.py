@@ -187,7 +187,10 @@ def test_a_model_is_loaded_from_the_newest_checkpoint_that_has_its_memory(copied
   assert last_place not in older.places
   record_bytes = built_of(algorithm='solo').placement.client_memory.bytes_per_client
   flip(folder / 'clients.bin', last_place * record_bytes)
-  rounds = [moon_jax.load(folder.parent, client=client).round for client in range(10)]
+  damage = rf'^checkpoint 6 .* \(client {damaged_client} in .*\); round 4 is loaded$'
+  with pytest.warns(UserWarning, match=damage) as caught:
+    rounds = [moon_jax.load(folder.parent, client=client).round for client in range(10)]
+  assert len(caught) == 1
   expected = [6] * 10
   expected[damaged_client] = 4
   assert rounds == expected
@@ -200,9 +203,11 @@ def test_without_the_file_a_checkpoint_that_needs_none_is_taken(copied, tier, ca
   run(workdir, 'disk', num_rounds=4)
   path = workdir / 'checkpoints/clients.bin'
   path.unlink()
-  assert moon_jax.load(workdir).round == 2
+  with pytest.warns(UserWarning, match='; round 2 is loaded'):
+    assert moon_jax.load(workdir).round == 2
   os.mkfifo(path)  # opening it must not wait for a writer
-  assert moon_jax.load(workdir).round == 2
+  with pytest.warns(UserWarning, match='; round 2 is loaded'):
+    assert moon_jax.load(workdir).round == 2
   path.unlink()
   run(workdir, tier, num_rounds=5)
   printed = capsys.readouterr().out

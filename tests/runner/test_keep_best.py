@@ -12,7 +12,7 @@ from sklearn import datasets
 
 import moon_jax
 from moon_jax.core import files
-from moon_jax.core.errors import RunError, UsageError
+from moon_jax.core.errors import NoCheckpointError, RunError, UsageError
 from moon_jax.predict import command
 from moon_jax.runner import callbacks, checkpoint, checkpoint_folder
 from tests.processes import launched
@@ -114,6 +114,21 @@ def test_a_round_that_is_not_kept_is_one_line(undisturbed, tmp_path):
   assert moon_jax.load(tmp_path / 'best.npz', round=best_round).round == best_round
   with pytest.raises(UsageError, match=r"round='best' must be left out"):
     moon_jax.load(tmp_path / 'best.npz', round='best')
+
+
+def test_no_other_round_takes_the_place_of_a_damaged_best_one(undisturbed, tmp_path):
+  best_round = undisturbed.summary['best_round']
+  best = tmp_path / f'run/checkpoints/best-{best_round}'
+  shutil.copytree(undisturbed.workdir, tmp_path / 'run')
+  shutil.copytree(best, best.with_name('best-1'))  # as that of an older checkpoint
+  (best / 'manifest.json').write_text('{')
+  with pytest.raises(NoCheckpointError) as caught:
+    moon_jax.load(tmp_path / 'run', round='best')
+  assert str(caught.value) == (
+    f"{best.parent} holds no undamaged checkpoint for round='best': checkpoint "
+    f'{best.name} is damaged (manifest.json has changed). round=1 loads the best round '
+    'before it.'
+  )
 
 
 def test_the_programs_take_the_best_round(undisturbed, tmp_path):

@@ -166,6 +166,18 @@ def test_finished_run_is_left_alone(six_rounds, workdir):
   assert contents(workdir) == before
 
 
+def test_what_a_finished_run_does_not_use_is_told(six_rounds):
+  words = (*SIX, '--config.best_by=loss', '--config.num_rounds=5')
+  completed = launched(six_rounds[0], [*words, '--config.execution.lanes=1'])
+  check_success(completed)
+  first, second, *_ = completed.stdout.splitlines()
+  assert first.startswith('nothing to do: the run has 6 rounds; 5 were asked for')
+  assert second == (
+    "not used, because the run is finished: best_by: 'accuracy' -> 'loss' (saved -> "
+    'given)'
+  )
+
+
 def test_more_rounds_continue_a_finished_run(tmp_path, workdir):
   words = (*TINY, '--config.num_rounds=4', '--config.checkpoint_every_rounds=2')
   check_success(launched(tmp_path, [*words, '--workdir=run']))

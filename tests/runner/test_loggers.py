@@ -4,10 +4,13 @@ import contextlib
 import importlib.util
 import json
 import math
+import pathlib
 import shutil
 import sqlite3
 import struct
+import sys
 import types
+from unittest import mock
 
 import pytest
 
@@ -136,6 +139,28 @@ def test_the_runs_of_a_sweep_are_a_group_of_wandb(tmp_path):
   names = {(record.run_group, record.display_name) for record, _, _ in starts(tmp_path)}
   assert names == {('mu', 'seed=0'), ('mu', 'seed=1')}
   assert len({record.run_id for record, _, _ in starts(tmp_path)}) == 2
+
+
+def test_the_picture_of_a_start_without_rounds_takes_no_step_of_wandb(
+  tmp_path, monkeypatch
+):
+  """The run may go on, and W&B then has to take its next round. No wandb is needed."""
+  library = types.ModuleType('wandb')
+  library.Image = str
+  monkeypatch.setitem(sys.modules, 'wandb', library)
+  path = pathlib.Path(loggers.__file__).with_name('weights_and_biases.py')
+  spec = importlib.util.spec_from_file_location('with_that_library', path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  logger = module.WeightsAndBiases()
+  wandb_run = logger._wandb_run = mock.Mock(starting_step=4, summary={})
+  picture = tmp_path / 'partition.png'
+  logger.log_picture(picture)
+  wandb_run.log.assert_not_called()
+  assert wandb_run.summary == {'partition': str(picture)}
+  logger.log_numbers({'metrics/train_loss': 0.5}, 4)
+  logger.log_picture(picture)
+  wandb_run.log.assert_called_with({'partition': str(picture)}, step=4)
 
 
 # --- MLflow ---------------------------------------------------------------------------

@@ -8,7 +8,8 @@ import pytest
 from flax.traverse_util import unflatten_dict
 
 import moon_jax
-from moon_jax.building import experiment, fine_tuning
+from moon_jax.algorithms.per_fedavg import per_fedavg
+from moon_jax.building import experiment, fine_tuning, programs
 from moon_jax.building.data import DataOptions, load_data
 from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, host_rng
@@ -162,10 +163,15 @@ def ditto(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def solo(tmp_path_factory):
-  """A run with clients' own models alone, which are on the disk."""
+  """A run with clients' own models alone, which are on the disk.
+
+  The logits of two clients, with up to 22 tests each, have room, and 3 are in a cohort.
+  """
   changes = {'algorithm': 'solo', 'execution.client_store': 'disk', 'local_epochs': 20}
   folder = tmp_path_factory.mktemp('solo')
-  return moon_jax.run(config(changes | METRICS), folder / 'run')
+  with pytest.MonkeyPatch.context() as patched:
+    patched.setattr(programs, 'MOST_LOGIT_BYTES', 2 * 4 * 22 * 10)
+    return moon_jax.run(config(changes | METRICS), folder / 'run')
 
 
 def models_of_clients(run):
@@ -383,6 +389,21 @@ def test_fine_tuning_of_a_file_is_for_the_algorithms_that_have_it():
 )
 def test_what_cannot_be_fine_tuned(changes, problem):
   settings = config({'fine_tune_epochs': 1} | changes)
+  with pytest.raises(UsageError, match=problem):
+    experiment.build(moon_jax.config.validate(settings))
+
+
+@pytest.mark.usefixtures('own_parts')
+def test_models_of_clients_are_not_adapted():
+  def of_clients():
+    return per_fedavg(alpha=0.1, hessian='none')._replace(
+      init_client=lambda variables: variables,
+      evaluated=lambda server, clients: clients,
+    )
+
+  moon_jax.register_algorithm('of_clients', of_clients)
+  settings = config({'algorithm': 'of_clients'})
+  problem = "--config.algorithm='of_clients' adapts a global model"
   with pytest.raises(UsageError, match=problem):
     experiment.build(moon_jax.config.validate(settings))
 

@@ -48,14 +48,23 @@ IMAGES = {'shape': [8, 8, 1], 'mean': [0.5], 'std': [0.25]}
 # --- measures -------------------------------------------------------------------------
 
 
-def of_two(sums, num_seen=(1.0, 1.0), drift=(0.0, 0.0), reports=None, **computed):
-  """The metrics of two clients."""
+def of_two(
+  sums,
+  num_seen=(1.0, 1.0),
+  drift=(0.0, 0.0),
+  reports=None,
+  *,
+  num_summed=None,
+  **computed,
+):
+  """The metrics of two clients; `num_summed` is num_seen unless given."""
 
   def array(values):
     return np.array(values, np.float32)
 
   return ClientMetrics(
     sums={name: array(values) for name, values in sums.items()},
+    num_summed=array(num_seen if num_summed is None else num_summed),
     num_seen=array(num_seen),
     drift=array(drift),
     reports={name: array(values) for name, values in (reports or {}).items()},
@@ -108,6 +117,9 @@ def test_round_record():
     'bytes_up': 80,
   }
   assert json.loads(json.dumps(record)) == record
+  # With three batches a step, the losses are those of the first one.
+  of_batches = record_of(of_two(sums, [9.0, 3.0], num_summed=[3.0, 1.0]))
+  assert (of_batches['train_loss'], of_batches['num_examples']) == (3.0, 12)
   for clashing in (
     of_two(sums, round=0.0),
     of_two(sums, bytes_up=0.0),
@@ -421,6 +433,22 @@ def begin(
     trace_digest=of_trace,
   )
   return run_directory.begin(request, digests, images)
+
+
+def test_a_run_says_that_its_network_was_computed_otherwise(tmp_path, monkeypatch):
+  lines = []
+  for kernels in ('', 'C++', 'C++', '', 'XLA'):
+    monkeypatch.setattr(provenance, 'kernels', lambda kernels=kernels: kernels)
+    with begin(tmp_path):
+      lines.append(run_directory.record_kernels(tmp_path))
+  saved = files.read_json(tmp_path / run_directory.CONFIG)
+  starts = [*saved['earlier'], saved]
+  recorded = [start.get('kernels', '') for start in starts]
+  assert recorded == ['', 'C++', 'C++', '', 'XLA']
+  assert lines == [''] * 4 + [
+    f'{tmp_path}: C++ computed earlier rounds of the network, and XLA computes these: '
+    'the run equals an uninterrupted one up to rounding only'
+  ]
 
 
 def test_one_process_at_a_time_and_always_the_same_experiment_and_data(tmp_path):

@@ -7,8 +7,11 @@ import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from moon_jax.runner import callbacks
 from moon_jax.runner.loggers import events
+from moon_jax.runner.loggers.board import TensorBoard
 from tests.processes import ROOT
 from tests.runner.test_files import fill
 
@@ -23,11 +26,32 @@ def test_values_of_which_no_histogram_is_made_end_no_run(tmp_path, values):
   assert file.read_bytes().count(b'clients/drift') == 1
 
 
-def test_two_starts_within_a_second_have_a_file_each(tmp_path, monkeypatch):
-  monkeypatch.setattr(time, 'time', lambda: 1e9)
-  for first_round in (1, 3):
-    events.EventFile(tmp_path, first_round).close()
-  assert len(list(tmp_path.iterdir())) == 2
+def test_each_start_has_a_file_that_is_read_after_those_of_earlier_ones(
+  tmp_path, monkeypatch
+):
+  """TensorBoard reads them by name. The clock stands still, then goes back."""
+  names = ['events.out.tfevents.1000000000.host.1']  # of an older version
+  (tmp_path / names[0]).touch()
+  for clock in (1e9, 1e9, 1e9 - 3600):
+    monkeypatch.setattr(time, 'time', lambda clock=clock: clock)
+    events.EventFile(tmp_path, first_round=2).close()
+    names += {path.name for path in tmp_path.iterdir()} - set(names)
+    assert names == sorted(names)
+  assert len(names) == 4
+  (tmp_path / names[1]).unlink()
+  events.EventFile(tmp_path, first_round=2).close()
+  assert max(path.name for path in tmp_path.iterdir()) not in names
+
+
+def test_a_start_that_only_draws_the_pictures_logs_them(tmp_path):
+  picture = tmp_path / 'partition.png'
+  Image.new('L', (2, 3)).save(picture)
+  logger = TensorBoard()
+  logger.begin(callbacks.Run(None, tmp_path, None, [], range(3, 3)))
+  logger.log_picture(picture)
+  logger.close()
+  (file,) = (tmp_path / 'tensorboard').iterdir()
+  assert picture.read_bytes() in file.read_bytes()
 
 
 def test_on_a_full_disk_its_file_ends_and_the_run_goes_on(disk):

@@ -4,6 +4,7 @@ import pathlib
 
 import pytest
 
+import moon_jax
 from moon_jax.config import ConfigError, cli
 from moon_jax.sweeps.planned_runs import sweep_runs
 
@@ -65,6 +66,28 @@ def test_all_variants_that_match():
   assert run_names[0] == 'niid_bench_fedavg-seed=0'
   with pytest.raises(ConfigError, match='no variant matches'):
     names('configs/moon_cvpr21.py:nothing*')
+
+
+def test_a_knob_may_be_used_by_one_of_the_variants():
+  variants = 'configs/moon_cvpr21.py:[fm][eo]*'
+  assert names(variants, moon__mu=['1', '2']) == [
+    'moon-moon.mu=1',
+    'moon-moon.mu=2',
+    'fedavg',
+    'fedprox',
+  ]
+  with pytest.raises(ConfigError) as caught:
+    names(variants, fedsam__xi=['0.1', '0.2'])
+  assert caught.value.problems == ('--over=fedsam.xi: no run of the sweep uses it.',)
+  fedavg = moon_jax.load_config(DIGITS, {'algorithm': 'fedavg'})
+  with pytest.raises(ConfigError, match=r'moon\.mu: no run of the sweep uses it'):
+    moon_jax.sweep(fedavg, {'moon.mu': [1, 5]}, OUT)
+
+
+@pytest.mark.parametrize('values', [3, 'fedavg', None, iter(())])
+def test_from_python_a_knob_needs_a_list_of_values(values):
+  with pytest.raises(ConfigError, match=r'^--over=seed needs a list of values\.$'):
+    moon_jax.sweep(moon_jax.load_config(DIGITS), {'seed': values}, OUT)
 
 
 def test_a_run_is_what_launch_py_makes_of_its_words():

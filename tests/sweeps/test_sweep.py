@@ -5,8 +5,10 @@ import importlib
 import os
 import pathlib
 import re
+import shutil
 import signal
 import statistics
+import sys
 import time
 from typing import NamedTuple
 from unittest import mock
@@ -203,6 +205,35 @@ def test_processes_share_the_runs(swept, tmp_path):
   assert len(list((tmp_path / 'out/jobs').iterdir())) == 2
 
 
+@pytest.mark.parametrize(
+  ('program', 'code'), [('true', ExitCode.DONE), ('false', ExitCode.FAILED)]
+)
+def test_a_process_that_fails_is_told_from_one_that_leaves_runs_to_others(
+  program, code, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(sys, 'executable', shutil.which(program))
+  runs = command.parse(['--over', 'seed=0', f'--out={tmp_path / "out"}']).runs
+  assert running.run_in_processes([], runs, 2, Stop()) == code
+
+
+def test_a_missing_package_of_the_report_is_told_before_anything_trains(
+  tmp_path, monkeypatch
+):
+  monkeypatch.setitem(sys.modules, 'tabulate', None)  # makes an import fail
+  words = [*TINY, '--over', 'seed=0', '--out=out']
+  process = sweep(tmp_path, words)
+  assert (process.returncode, process.stdout) == (ExitCode.USAGE, '')
+  assert process.stderr == (
+    "A report needs tabulate: pip install 'moon_jax[report]'; --no-report leaves it "
+    'out.\n'
+  )
+  assert list(tmp_path.iterdir()) == []
+  monkeypatch.setattr(running, 'run_here', lambda *given: [RunError('the end')])
+  process = sweep(tmp_path, [*words, '--no-report'])
+  assert process.stderr == 'seed=0: new\n'
+  dry_run(tmp_path, words)  # makes no report
+
+
 @pytest.mark.slow
 def test_processes_that_are_stopped_save_their_rounds_first(tmp_path):
   over = ('--over', 'seed=0,1', '--out=out', '--jobs=2', '--no-report')
@@ -284,6 +315,17 @@ def test_an_error_that_ends_a_run_stops_no_other(tmp_path, capsys, monkeypatch):
   assert f'{name_of(0.01, 1)}: another process is running it' in stderr
   finished = [path.parent.name for path in tmp_path.glob('*/summary.json')]
   assert finished == [name_of(0.01, 2)]
+  # A run that another process is running has not failed.
+  words = ('--config.optimizer.learning_rate=0.01', '--over', 'seed=1', '--no-report')
+  busy = tmp_path / 'busy'
+  with run_directory.locked(busy / 'seed=1'):
+    process = sweep(tmp_path, [*TINY, *words, f'--out={busy}'])
+  assert process.returncode == ExitCode.DONE
+  assert process.stderr.splitlines() == [
+    'seed=1: another process is running it',
+    'seed=1: new',
+    'Other processes are running what is left.',
+  ]
   # A callback that fails is no RunError.
   with monkeypatch.context() as patch:
     patch.setattr(catalog, 'callbacks', lambda: [lambda round: 1 / 0])
@@ -413,7 +455,12 @@ def test_one_run_that_is_left_trains_in_this_process_on_a_gpu(
 
   monkeypatch.setattr(running, 'claim_devices', claim_devices)
   monkeypatch.setattr(running, 'run_in_processes', run_in_processes)
-  monkeypatch.setattr(running, 'run_here', lambda *given: done.append('here'))
+
+  def run_here(*given):
+    done.append('here')
+    return [RunError('the end')]
+
+  monkeypatch.setattr(running, 'run_here', run_here)
   words = [*TINY, '--over', f'seed={seeds}', '--out=out']
   program = functools.partial(command.main)  # to which `sweep` gives no --jobs
   process = sweep(tmp_path, words, program=program)

@@ -2,8 +2,8 @@
 
 users              the numbers of the users, and which of them are kept
 assembled          the examples of each user, checked and put together
-folder             a folder with one .npz file for each client
+npz_folder         a folder with one .npz file for each client
 hdf5, sqlite, leaf, ...   other sources that are read user by user
 ../imagefolder     folders of pictures by class, for each hospital, site or domain
-records, writing   a federated data set that stays on disk
+user_records, writing   a federated data set that stays on disk
 """

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from moon_jax.core.errors import UsageError
 from moon_jax.core.flags import flag
@@ -27,7 +28,8 @@ def max_pool_3x3(x: jax.Array) -> jax.Array:
   """
   return jax.lax.reduce_window(
     x,
-    jnp.array(-jnp.inf, x.dtype),
+    # A constant: with a traced number JAX does not see a maximum, and has no gradient.
+    np.array(-np.inf, x.dtype),
     jax.lax.max,
     window_dimensions=(1, 3, 3, 1),
     window_strides=(1, 2, 2, 1),

@@ -14,12 +14,15 @@ class TensorBoard(Logger):
     self._folder = run.workdir / 'tensorboard'
     self._first_round = run.rounds.start + 1
 
-  def after_round(self, round):
+  def _open(self):
     # Imported here: the first line of metrics.jsonl need not wait.
     from moon_jax.runner.loggers import events
 
     if self._file is None:
       self._file = events.EventFile(self._folder, self._first_round)
+
+  def after_round(self, round):
+    self._open()
     super().after_round(round)
     self._file.add_histogram('clients/drift', round.clients.drift, round.number)
 
@@ -27,9 +30,9 @@ class TensorBoard(Logger):
     self._file.add_numbers(numbers, round_number)
 
   def log_picture(self, path):
-    if self._file:
-      with files.opened(path) as file:
-        self._file.add_picture(path.stem, file.read())
+    self._open()  # a start without rounds has a picture too
+    with files.opened(path) as file:
+      self._file.add_picture(path.stem, file.read())
 
   def close(self):
     if self._file:

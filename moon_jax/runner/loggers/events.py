@@ -4,6 +4,7 @@ import contextlib
 import functools
 import io
 import pathlib
+import re
 import time
 import types
 from collections.abc import Mapping
@@ -58,8 +59,7 @@ class EventFile:
     """
     with files.writing(folder):
       folder.mkdir(exist_ok=True)
-      # The name of a file has its second, in which the next start may also come.
-      self._writer = EventsWriter(f'moon_jax:{folder}/events', f'.{first_round}')
+      self._writer = EventsWriter(f'moon_jax:{folder}/{_next_prefix(folder)}')
     self._add(Event(session_log=SessionLog(status=SessionLog.START)), first_round)
 
   def add_numbers(self, numbers: Mapping[str, float], round_number: int) -> None:
@@ -100,6 +100,19 @@ class EventFile:
 
   def close(self) -> None:
     self._writer.close()
+
+
+def _next_prefix(folder: pathlib.Path) -> str:
+  """The beginning of the next file's name: 'events000002' after 'events000001'.
+
+  TensorBoard reads the files in the order of their names. The time, with which
+  tensorboardX's names begin, does not order them: the next start may come in the same
+  second, or its clock may be earlier. Files of older versions have no number, and are
+  read first: '.' comes before '0'.
+  """
+  matches = [re.match(r'events(\d+)\.', path.name) for path in folder.iterdir()]
+  numbers = [int(match[1]) for match in matches if match]
+  return f'events{max(numbers, default=0) + 1:06}'
 
 
 @functools.cache

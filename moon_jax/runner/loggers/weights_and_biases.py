@@ -20,11 +20,10 @@ class WeightsAndBiases(Logger):
   def __init__(self):
     self._wandb_run = None
     self._has_ended = False
-    self._last_round = 0
+    self._last_round = 0  # that this start has logged
 
   def begin(self, run):
     self._run = run
-    self._last_round = len(run.history)
     run_id = loggers.known_id(run.workdir, 'wandb') or uuid.uuid4().hex[:8]
     workdir = run.workdir.absolute()
     try:
@@ -57,9 +56,12 @@ class WeightsAndBiases(Logger):
     self._wandb_run.log(numbers, step=round_number)
 
   def log_picture(self, path):
-    # A step of its own would take the place of the next round, if the run goes on.
-    step = max(self._last_round, self._wandb_run.starting_step)
-    self._wandb_run.log({path.stem: wandb.Image(str(path))}, step=step)
+    picture = wandb.Image(str(path))
+    if self._last_round:
+      self._wandb_run.log({path.stem: picture}, step=self._last_round)
+    else:
+      # A step of its own would take the place of the next round, if the run goes on.
+      self._wandb_run.summary[path.stem] = picture
 
   def end(self):
     self._has_ended = True
