@@ -146,25 +146,33 @@ def crossed_table(runs: KeptRuns, diverged: KeptRuns) -> list[str]:
   if num_left(runs, diverged):
     return []
   ends = {}
-  for run in runs.values():
+  for run in [*runs.values(), *diverged.values()]:
     partition_seed = run.knobs['partition.seed']
     if partition_seed == 'auto':
       partition_seed = run.seed
-    ends[run.config_choice, run.seed, partition_seed] = endpoint(run, _END)
+    end = None if run.has_diverged else endpoint(run, _END)
+    ends[run.config_choice, run.seed, partition_seed] = end
   rows = []
   for seed in _CROSSED_SEEDS:
     for partition_seed in _CROSSED_SEEDS:
-      fedavg, moon = (
-        ends.get((f'configs/moon_cvpr21.py:{variant}', seed, partition_seed))
+      keys = [
+        (f'configs/moon_cvpr21.py:{variant}', seed, partition_seed)
         for variant in ('fedavg', 'moon')
-      )
-      if fedavg is None or moon is None:
-        cells = [NOT_RUN] * 3
-      else:
-        cells = [f'{fedavg:.1f}', f'{moon:.1f}', signed(moon - fedavg)]
-      rows.append([seed, partition_seed, *cells])
+      ]
+      cells = [_end_in_words(key, ends) for key in keys]
+      fedavg, moon = map(ends.get, keys)
+      is_pair = fedavg is not None and moon is not None
+      difference = signed(moon - fedavg) if is_pair else ''
+      rows.append([seed, partition_seed, *cells, difference])
   head = ('seed of the run', 'of the partition', 'FedAvg', 'MOON', 'difference')
   return table(head, rows)
+
+
+def _end_in_words(key: tuple, ends: Mapping[tuple, float | None]) -> str:
+  """An endpoint; None: the run diverged."""
+  if key not in ends:
+    return NOT_RUN
+  return 'diverged' if ends[key] is None else f'{ends[key]:.1f}'
 
 
 def divergences(diverged: KeptRuns) -> list[str]:
@@ -182,7 +190,8 @@ def _require_planned(runs: KeptRuns, diverged: KeptRuns) -> None:
   for name, run in diverged.items():
     if not run.has_diverged:
       raise UsageError(f'{name} has not diverged: all numbers of its end are finite.')
-  for name, run in [*runs.items(), *diverged.items()]:
+  all_runs = [*runs.items(), *diverged.items()]
+  for name, run in all_runs:
     for start in run.starts():
       commit = str(start.get('git_commit'))
       if not commit.startswith(COMMIT) or '+' in commit:  # '+changes'
@@ -190,7 +199,7 @@ def _require_planned(runs: KeptRuns, diverged: KeptRuns) -> None:
     for device in kept_runs.devices(run.provenance):
       if not device.startswith('cpu'):
         raise UsageError(f'{name} must be of a CPU, as all runs of the plan: {device}.')
-  digests = {run.data_digest: name for name, run in runs.items()}
+  digests = {run.data_digest: name for name, run in all_runs}
   if len(digests) > 1:
     raise UsageError(
       f'Runs of the plan have other data: {", ".join(digests.values())}.'

@@ -173,7 +173,8 @@ def work(
           try:
             start.run(run.request, stop, load=load)
           except DivergedError:
-            _keep(workdir, results)
+            with contextlib.suppress(UsageError):  # all numbers of its end are finite
+              _keep(workdir, results)
             raise
           _keep(workdir, results)
           stop.check(run.request.config.num_rounds)  # requested in the last round

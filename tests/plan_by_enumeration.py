@@ -133,10 +133,12 @@ def described_rows(ends, lost):
   for seed in (4, 5):
     for partition_seed in (4, 5):
       other = '' if seed == partition_seed else f'partition.seed={partition_seed}_'
-      fedavg, moon = (
-        ends.get(f'moon_cvpr21_{name}_{other}seed{seed}') for name in ('fedavg', 'moon')
-      )
-      cells = 'not run | not run | not run'
-      if fedavg is not None and moon is not None:
-        cells = f'{fedavg:.1f} | {moon:.1f} | {sign(moon - fedavg)}'
-      yield f'| {seed} | {partition_seed} | {cells} |'
+      names = [f'moon_cvpr21_{name}_{other}seed{seed}' for name in ('fedavg', 'moon')]
+      cells = []
+      for name in names:
+        without_end = 'diverged' if name in lost else 'not run'
+        cells.append(f'{ends[name]:.1f}' if name in ends else without_end)
+      difference = ''
+      if {*names} <= {*ends}:
+        difference = sign(ends[names[1]] - ends[names[0]])
+      yield f'| {seed} | {partition_seed} | {" | ".join([*cells, difference])} |'

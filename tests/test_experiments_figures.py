@@ -699,6 +699,11 @@ def sentences():
     for seed in range(4, 12)
   ]
   left = len({*planned} - FROZEN.keys() - FROZEN_DIVERGED.keys())
+  if FROZEN_DIVERGED:
+    yield 'Diverged: ' + ', '.join(
+      f'`{name}` in round {table.index[-1]}'
+      for name, (_, table) in FROZEN_DIVERGED.items()
+    )
   if left:
     yield f'Runs of the plan that are left: {left} of {len(planned)}.'
     yield f'{left} of {len(planned)} runs remain to be made.'
@@ -706,6 +711,7 @@ def sentences():
     ends = {name: end(name, 100, runs=FROZEN) for name in FROZEN}
     yield from plan_by_enumeration.planned_rows(ends, {*FROZEN_DIVERGED})
     yield from plan_by_enumeration.described_rows(ends, {*FROZEN_DIVERGED})
+    yield '| beta 0.5 | by seed | mean, 95 % |'
   best = 100 * RUNS['moon_cvpr21_niid_bench_fedavg_seed0'][1].test_accuracy.max()
   yield f"has a best round of {best:.1f}, beside NIID-Bench's 68.2"
   fingerprint = json.loads((ROOT / 'papers/numerics.json').read_text())['fingerprint']

@@ -125,6 +125,9 @@ def test_runs_that_are_not_of_the_plan_are_refused(runs):
     other = run._replace(provenance=run.provenance | {field: content})
     with pytest.raises(UsageError, match=problem):
       planned.planned_table(runs | {name: other}, {})
+    finished = {one: runs[one] for one in runs if one != name}
+    with pytest.raises(UsageError, match=problem):
+      planned.planned_table(finished, {name: without_an_end(other)})
 
 
 def test_a_run_of_another_commit_is_refused(runs, monkeypatch):

@@ -224,9 +224,10 @@ class Trained:
     levels = self.examples(images)
     if self.form.content == 'levels':
       self._warn_if_dark(images)
+    batch_size = evaluation.examples_at_a_time(self.image_shape)
     batches = [
-      self._predict_batch(levels[first : first + evaluation.BATCH_SIZE])
-      for first in range(0, len(levels), evaluation.BATCH_SIZE)
+      self._predict_batch(levels[first : first + batch_size], batch_size)
+      for first in range(0, len(levels), batch_size)
     ]
     return Predictions(
       labels=np.concatenate([batch.labels for batch in batches]),
@@ -300,9 +301,9 @@ class Trained:
         stacklevel=3,
       )
 
-  def _predict_batch(self, images: np.ndarray) -> Predictions:
+  def _predict_batch(self, images: np.ndarray, batch_size: int) -> Predictions:
     """Predictions for at most a batch; every call has the shapes of a full batch."""
-    rows = np.minimum(np.arange(evaluation.BATCH_SIZE), len(images) - 1)
+    rows = np.minimum(np.arange(batch_size), len(images) - 1)
     with jax.default_matmul_precision(self.config.execution.matmul_precision):
       outputs = jax.device_get(self.forward(self.variables, images[rows]))
     representations, logits, _ = (array[: len(images)] for array in outputs)
