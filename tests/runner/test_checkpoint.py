@@ -52,14 +52,11 @@ def names(tmp_path):
 
 def test_the_newest_of_several_is_used_and_two_are_kept(tmp_path):
   state = world.first_state('fedavg')
-  with opened(tmp_path) as checkpoints:
-    for completed in (1, 2, 10):
+  # An existing checkpoint is not overwritten.
+  full = 'checkpoints/10 cannot be written: Directory not empty'
+  with pytest.raises(RunError, match=full), opened(tmp_path) as checkpoints:
+    for completed in (1, 2, 10, 10):
       checkpoints.save(state._replace(round=jnp.int32(completed)))
-    # An existing checkpoint is not overwritten.
-    full = 'checkpoints/10 cannot be written: Directory not empty'
-    checkpoints.save(state._replace(round=jnp.int32(10)))
-    with pytest.raises(RunError, match=full):
-      checkpoints.wait()
   assert int(load(tmp_path, state).round) == 10
   assert names(tmp_path) == ['10', '2']
 
@@ -181,14 +178,12 @@ def test_what_a_crash_leaves_is_removed(tmp_path, two_steps):
 def test_a_full_disk_keeps_what_is_there(disk, num_bytes_left, capfd):
   folder = disk('small', '1m')
   state = world.first_state('fedavg')
-  with opened(folder) as checkpoints:
+  with pytest.raises(RunError) as caught, opened(folder) as checkpoints:
     checkpoints.save(state)
     checkpoints.wait()
     num_bytes_taken = shutil.disk_usage(folder).free - num_bytes_left
     (folder / 'taken').write_bytes(bytes(num_bytes_taken))
     checkpoints.save(state._replace(round=jnp.int32(1)))
-    with pytest.raises(RunError) as caught:
-      checkpoints.wait()
   assert str(caught.value) == cannot_be_written(
     f'{folder}/checkpoints/1', 'No space left on device'
   )
@@ -297,10 +292,8 @@ def test_a_save_on_a_disk_without_locks_needs_a_temporary_folder(
   assert checkpoint_folder.find_damage(path / '0', 0) == ''
   assert list(temporary.iterdir()) == []
   strike(tmp_path, monkeypatch)
-  with Checkpoints(path, print) as checkpoints:
+  with pytest.raises(RunError) as caught, Checkpoints(path, print) as checkpoints:
     checkpoints.save(state._replace(round=np.int32(1)))
-    with pytest.raises(RunError) as caught:
-      checkpoints.wait()
   line = f'{path}/1 cannot be written: {reason.format(temporary)}. '
   remedy = f'What was saved before is kept: once {until}, give the same command again.'
   assert str(caught.value) == line + remedy
