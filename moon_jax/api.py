@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -43,6 +44,9 @@ def load_config(
 ) -> ml_collections.ConfigDict:
   """The configuration of a config file, with some knobs changed.
 
+  A UserWarning names callbacks that were registered before, and not by this file: runs
+  no longer call them.
+
   Args:
     path: FILE or FILE:VARIANT, as for `--config`. The config file is run: it is code.
     changes: name of a knob -> value, e.g. {'moon.mu': 1, 'num_rounds': 5}, or nested.
@@ -55,7 +59,9 @@ def load_config(
     ConfigError: it has all mistakes, one line each.
   """
   changes = config_lib.flatten(changes or {})
+  earlier_callbacks = catalog.registered_callbacks()
   flat = config_lib.load(os.fspath(path)) | changes
+  _warn_if_forgotten(earlier_callbacks, path)
   config_lib.validate(flat, set_by_user=changes)
   config = config_lib.defaults()
   # 'auto' stays 'auto', because the value that it stands for may depend on other knobs.
@@ -64,6 +70,25 @@ def load_config(
   }
   config.update_from_flattened_dict(converted)
   return config
+
+
+def _warn_if_forgotten(
+  earlier_callbacks: Iterable[catalog.RegisteredCallback], path: str | os.PathLike
+) -> None:
+  """Warns the caller of `load_config` of callbacks that its file does not register."""
+  callbacks = catalog.registered_callbacks()
+  forgotten = {
+    earlier.name
+    for earlier in earlier_callbacks
+    if not any(map(earlier.is_same, callbacks))
+  }
+  if forgotten:
+    names = ', '.join(sorted(forgotten))
+    warnings.warn(
+      f'{os.fspath(path)} is loaded, so runs no longer call callbacks that were '
+      f'registered before: {names}.',
+      stacklevel=3,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,8 +194,9 @@ def sweep(
 
   Raises:
     RunError: a run failed; the others have ended, and the message is that of the first
-      failure. Or, before anything starts: a directory holds another experiment, or
-      would hold two, or a run cannot begin.
+      failure. If none failed, but another process is running one, the message says so.
+      Or, before anything starts: a directory holds another experiment, or would hold
+      two, or a run cannot begin.
   """
   config_lib.validate(config)
   common = config_lib.with_defaults(config_lib.flatten(config))  # 'auto' stays 'auto'
@@ -193,7 +219,10 @@ def sweep(
   running.claim_devices(runs, trains_here=True)
   running.check_parts(runs, load)
   if errors := running.run_here(runs, stop_requests.Stop(), load):
-    raise errors[0]
+    failures = [
+      error for error in errors if not isinstance(error, run_directory.BusyError)
+    ]
+    raise (failures or errors)[0]
   rows = []
   for changes, run in zip(all_changes, runs, strict=True):
     workdir = run.request.workdir

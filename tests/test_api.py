@@ -122,7 +122,10 @@ def test_a_configuration_is_checked_again_when_it_is_run(tmp_path):
 
 
 class NoCallback:
-  """It has the method of a callback, and does not derive from it."""
+  """It has the methods of a callback, and does not derive from it."""
+
+  def wants_state(self, number):
+    return False
 
   def after_round(self, round):
     pass

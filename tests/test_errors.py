@@ -7,11 +7,18 @@ import shlex
 import signal
 import subprocess
 import sys
+import warnings
 
 import pytest
 
 from moon_jax import __main__
-from moon_jax.core.errors import ExitCode, UsageError, exit_code_of
+from moon_jax.core.errors import (
+  ExitCode,
+  UsageError,
+  exit_code_of,
+  print_or_help,
+  warnings_as_lines,
+)
 from moon_jax.data import convert, sources
 from moon_jax.predict import command as predict
 from moon_jax.predict import inference
@@ -62,6 +69,32 @@ def test_an_error_commands_no_terminal_and_keeps_its_lines(monkeypatch):
 
   assert exit_code_of(program) == ExitCode.USAGE
   assert sys.stderr.getvalue() == 'the file \\x1b[31mred\\x9b\nis bad\n'
+
+
+def test_a_warning_of_a_program_is_a_line(capsys):
+  def program():
+    for _ in range(2):
+      warnings.warn('checkpoint 3 is \x1b[31mdamaged', stacklevel=1)
+    with warnings_as_lines('--input=x: '):
+      warnings.warn('it is dark', stacklevel=1)
+    return 'done'
+
+  assert print_or_help([], 'the page', program) == ExitCode.DONE
+  captured = capsys.readouterr()
+  assert captured.out == 'done\n'
+  assert captured.err.splitlines() == [
+    r'checkpoint 3 is \x1b[31mdamaged',
+    '--input=x: it is dark',
+  ]
+
+  def old_program():
+    warnings.warn('old', DeprecationWarning, stacklevel=1)
+    return 'done'
+
+  # One for developers is left to Python.
+  with pytest.warns(DeprecationWarning, match='old'):
+    print_or_help([], 'the page', old_program)
+  assert capsys.readouterr().err == ''
 
 
 def test_what_a_terminal_has_no_letter_for_is_escaped(monkeypatch):

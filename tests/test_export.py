@@ -59,6 +59,16 @@ def test_the_accuracy_is_that_of_the_round(two_rounds, tmp_path):
   assert moon_jax.load(run).about['test_accuracy'] == 0.75
 
 
+def test_an_older_checkpoint_is_told_in_one_line(two_rounds, tmp_path):
+  run = shutil.copytree(two_rounds, tmp_path / 'run')
+  (run / 'checkpoints/2/manifest.json').write_text('{')
+  process = launched(tmp_path, ['run', '--output=x.npz'], program=export.main)
+  assert process.stderr == (
+    'checkpoint 2 is damaged (manifest.json has changed); round 1 is loaded\n'
+  )
+  assert 'after round 1 of run' in process.stdout
+
+
 def test_names_and_texts_are_as_documented(exported):
   arrays, texts = weights.read(exported)
   layers = ('classifier', 'encoder', 'head_hidden', 'head_output')

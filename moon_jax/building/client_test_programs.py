@@ -19,6 +19,7 @@ from moon_jax.round.evaluation import (
   ClientScore,
   ClientTests,
   LogitsRoom,
+  examples_at_a_time,
   make_client_tests,
 )
 
@@ -57,7 +58,11 @@ def logits_room(experiment: Experiment) -> LogitsRoom | None:
 
 def batch_size(experiment: Experiment) -> int:
   """Examples of a client that are tested together."""
-  return min(BATCH_SIZE, int(experiment.tests.of_clients.sizes.max()))
+  return min(
+    BATCH_SIZE,
+    int(experiment.tests.of_clients.sizes.max()),
+    examples_at_a_time(experiment.network.image_shape),
+  )
 
 
 def test_inputs(experiment: Experiment) -> tuple[DeviceSplit, ClientTests]:

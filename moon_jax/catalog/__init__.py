@@ -25,9 +25,9 @@ from moon_jax.catalog.general import check as check_general
 from moon_jax.catalog.general import compiler_options, range_of
 from moon_jax.catalog.hints import did_you_mean
 from moon_jax.catalog.registering import (
-  callback_names,
-  callbacks,
+  RegisteredCallback,
   forget_callbacks,
+  registered_callbacks,
   require_callback,
 )
 from moon_jax.catalog.registry import (

@@ -228,7 +228,9 @@ class Part(NamedTuple):
     """The function that builds the part."""
     return pkgutil.resolve_name(self.make) if isinstance(self.make, str) else self.make
 
-  def build(self, returns: type | tuple[type, ...], *args: Any, **options: Any) -> Any:
+  def build(
+    self, returns: type | tuple[type, ...], /, *args: Any, **options: Any
+  ) -> Any:
     """Calls the function with these arguments; its result has one of these types.
 
     Raises:

@@ -6,8 +6,10 @@ UsageError. So does a default that its knob does not take, at the start of any r
 a function that cannot be called with its knobs, when the part is used.
 """
 
+import inspect
+import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from moon_jax.catalog.algorithms import SERVED
 from moon_jax.catalog.entries import Knob, Metric
@@ -16,8 +18,30 @@ from moon_jax.catalog.test_metrics import LOWER
 from moon_jax.core.errors import UsageError
 
 Knobs = Mapping[str, Knob] | None
-# Those of the config file that was loaded last: name, or id if it has none -> callback.
-_callbacks: dict[str | int, Any] = {}
+
+
+class RegisteredCallback(NamedTuple):
+  """A callback that runs call.
+
+  Attributes:
+    callback: the callback.
+    file: the file that has registered it; '' in a notebook.
+    name: its name in Python, or that of its class.
+  """
+
+  callback: Any
+  file: str
+  name: str
+
+  def is_same(self, other: 'RegisteredCallback') -> bool:
+    """Whether it is the other one, which its file may have made anew."""
+    is_named_alike = (self.file, self.name) == (other.file, other.name)
+    return self.callback is other.callback or is_named_alike
+
+
+# Those of the config file that was loaded last. The key is the registering file, the
+# callback's module and its name; or its id, if several may have the name.
+_callbacks: dict[tuple[str, str, str] | int, RegisteredCallback] = {}
 
 
 def register_algorithm(
@@ -191,7 +215,7 @@ def register_callback(callback: Any) -> None:
   """Adds a callback to all runs until another config file is loaded.
 
   It is added to runs of configurations that were loaded before, too. A config file that
-  is loaded later forgets it; a UserWarning says so.
+  is loaded later forgets it; `load_config` then says so.
 
   Args:
     callback: a subclass of `moon_jax.Callback`, of which each run makes an instance, or
@@ -201,35 +225,31 @@ def register_callback(callback: Any) -> None:
     UsageError: it is neither.
   """
   require_callback(callback)
-  name = getattr(callback, '__qualname__', '<instance>')
-  # A name that is defined again replaces itself; '<lambda>' may name several.
-  is_shared = '<' in name
-  _callbacks[id(callback) if is_shared else name] = callback
+  file = inspect.currentframe().f_back.f_globals.get('__file__', '')
+  file = os.path.realpath(file) if file else ''
+  name = getattr(callback, '__qualname__', type(callback).__qualname__)
+  # A name that is defined again replaces itself. '<lambda>' and the class of instances
+  # may name several.
+  is_shared = '<' in name or not hasattr(callback, '__qualname__')
+  key = id(callback) if is_shared else (file, callback.__module__, name)
+  _callbacks[key] = RegisteredCallback(callback=callback, file=file, name=name)
 
 
 def require_callback(entry: Any) -> None:
   """Raises UsageError for what is no callback, no class of one, and no function."""
-  # `Callback` cannot be imported here, because it needs JAX.
-  has_its_methods = hasattr(entry, 'wants_state')
+  # `Callback` cannot be imported here, because it needs JAX. It has this mark.
+  is_callback = getattr(entry, '_is_callback', False)
   is_function = callable(entry) and not isinstance(entry, type)
-  if not (has_its_methods or is_function):
+  if not (is_callback or is_function):
     raise UsageError(
       f'{entry!r} is no callback: it must be a function of a round, or derive from '
       'moon_jax.Callback.'
     )
 
 
-def callbacks() -> list[Any]:
+def registered_callbacks() -> list[RegisteredCallback]:
   """The callbacks of the config file that was loaded last."""
   return [*_callbacks.values()]
-
-
-def callback_names() -> list[str]:
-  """The names of these callbacks, in Python."""
-  return [
-    getattr(callback, '__qualname__', type(callback).__qualname__)
-    for callback in _callbacks.values()
-  ]
 
 
 def forget_callbacks() -> None:

@@ -43,12 +43,21 @@ _TRAITS = {
   'model': {'normalized', 'convolutional'},
   'partition': {'dealt'},
 }
-# Kind of part -> the arguments besides knobs that its functions get by name. Of an
-# optimizer's, the wrappers in `round.optimizers` take the last two.
+# Kind of part -> names that its knobs may not have: the functions that make the part
+# get arguments of these names beside the knobs. Of an optimizer's, the wrappers in
+# `round.optimizers` take the last two.
 _ARGUMENTS = {
-  'augmentation': {'name'},
-  'data': {'axes', 'limit', 'normalize', 'range', 'source'},
-  'model': {'convolution', 'dtype', 'image_shape', 'name', 'num_classes'},
+  'augmentation': {'deviations', 'name'},
+  'data': {
+    'announce',
+    'axes',
+    'describes_tests',
+    'limit',
+    'normalize',
+    'range',
+    'source',
+  },
+  'model': {'convolution', 'dtype', 'form', 'image_shape', 'name', 'num_classes'},
   'optimizer': {'learning_rate', 'weight_decay', 'clip_norm', 'body_factor'},
   'partition': {'labels', 'min_size', 'name', 'num_clients', 'seed'},
 }
@@ -196,7 +205,8 @@ def register(
     taken_names = knobs.keys() & _ARGUMENTS.get(kind, set())
     if taken_names:
       raise UsageError(
-        f'every {kind} is given a {min(taken_names)!r}: give the knob another name'
+        f'this package uses the name {min(taken_names)!r} itself: give the knob '
+        'another one'
       )
     for column, metric in metrics.items():
       if not isinstance(metric, Metric):

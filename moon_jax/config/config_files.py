@@ -6,7 +6,6 @@ import os
 import pathlib
 import sys
 import traceback
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -72,8 +71,7 @@ def choose(
 def load(choice: str) -> dict[str, Any]:
   """Runs a config file; a config file is code.
 
-  A UserWarning names callbacks that were registered before, and not by this file: runs
-  no longer call them.
+  The callbacks that were registered before are forgotten.
 
   Args:
     choice: FILE or FILE:VARIANT.
@@ -86,7 +84,6 @@ def load(choice: str) -> dict[str, Any]:
   """
   path, variant = split(choice)
   config_option = option('config', path)
-  earlier_callbacks = catalog.callback_names()
   module = _run_config(path)
   arguments = []
   if variant is not None:
@@ -107,16 +104,7 @@ def load(choice: str) -> dict[str, Any]:
     raise ConfigError(
       [f'{config_option}: get_config() must return a ConfigDict, not {kind}.']
     )
-  flat = _explained(config_option, file, lambda: flatten(config.to_dict()))
-  forgotten = set(earlier_callbacks) - set(catalog.callback_names())
-  if forgotten:
-    names = ', '.join(sorted(forgotten))
-    warnings.warn(
-      f'{path} is loaded, so runs no longer call callbacks that were registered '
-      f'before: {names}.',
-      stacklevel=3,
-    )
-  return flat
+  return _explained(config_option, file, lambda: flatten(config.to_dict()))
 
 
 def variants(path: str) -> Mapping[str, Variant]:

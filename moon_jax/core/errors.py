@@ -7,7 +7,8 @@ import functools
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 from moon_jax.core.flags import flag
@@ -132,6 +133,8 @@ def exit_code_of(program: Callable[[], int]) -> int:
 def print_or_help(argv: Sequence[str], page: str, text: Callable[[], str]) -> int:
   """Prints a program's page if the words ask for help, otherwise a text.
 
+  A UserWarning of the program is a line; see `warnings_as_lines`.
+
   Args:
     argv: the words after the program's name.
     page: the page of help.
@@ -143,10 +146,34 @@ def print_or_help(argv: Sequence[str], page: str, text: Callable[[], str]) -> in
 
   def program() -> int:
     asks_for_help = not {'-h', '--help'}.isdisjoint(argv)
-    print(page.strip() if asks_for_help else printable(text()))
+    with warnings_as_lines():
+      print(page.strip() if asks_for_help else printable(text()))
     return ExitCode.DONE
 
   return exit_code_of(program)
+
+
+@contextlib.contextmanager
+def warnings_as_lines(prefix: str = '') -> Iterator[None]:
+  """Inside, a UserWarning is printed to standard error without its place in the code.
+
+  A message that comes from one place again and again is printed once.
+
+  Args:
+    prefix: text that is printed before a message.
+  """
+  with warnings.catch_warnings():
+    warnings.simplefilter('default', UserWarning)
+    show_with_place = warnings.showwarning
+
+    def show(message, category, filename, lineno, file=None, line=None):
+      if issubclass(category, UserWarning):
+        print(f'{prefix}{message}', file=sys.stderr)
+      else:
+        show_with_place(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
+    yield
 
 
 def printable(text: str, allowed: str = '') -> str:

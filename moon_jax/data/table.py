@@ -136,7 +136,7 @@ def load_table(
   if not client:
     return dataset
   ids = [
-    _plain(f'{data_flag}: the {purpose} rows', frame, client)
+    _user_ids(f'{data_flag}: the {purpose} rows', frame, client)
     for purpose, frame in zip(('training', 'test'), frames, strict=True)
   ]
   return users.named(data_flag, dataset, train_users=ids[0], test_users=ids[1])
@@ -658,6 +658,8 @@ def _features(owner: str, frame: Any, columns: _Columns) -> np.ndarray:
     column = _complete(owner, frame, name)
     if _type_of(categories) is float and column.dtype.kind in 'iu':
       column = column.astype(float)  # 2 is 2.0, as it is beside 1.5
+    elif _type_of(categories) is int:
+      column = _whole(column)
     texts = column.astype(str)
     is_unseen = ~np.isin(texts, categories)
     if is_unseen.any():
@@ -711,18 +713,28 @@ def _complete(owner: str, frame: Any, name: str) -> np.ndarray:
 
 
 def _labels(owner: str, frame: Any, name: str) -> np.ndarray:
-  """A column of labels; 1.0, as pandas writes 1 beside missing entries, is 1."""
-  labels = _plain(owner, frame, name)
-  if labels.dtype.kind != 'f':
-    return labels
-  with np.errstate(invalid='ignore'):  # an infinity is no integer
-    integers = labels.astype(np.int64)
-  return integers if np.array_equal(integers, labels) else labels
-
-
-def _plain(owner: str, frame: Any, name: str) -> np.ndarray:
-  """A column of integers or text; true and false are 1 and 0."""
-  column = _complete(owner, frame, name)
+  """A column of integers or text; true and false are 1 and 0, and 1.0 is 1."""
+  column = _whole(_complete(owner, frame, name))
   if column.dtype.kind == 'b':
     return column.astype(np.int64)
   return column.astype(str) if column.dtype.kind not in 'iuf' else column
+
+
+def _user_ids(owner: str, frame: Any, name: str) -> np.ndarray:
+  """As `_labels`, without other floats."""
+  ids = _labels(owner, frame, name)
+  if ids.dtype.kind == 'f':
+    raise DataError(f'{owner}: {name!r} is {ids.dtype}, neither integers nor text.')
+  return ids
+
+
+def _whole(column: np.ndarray) -> np.ndarray:
+  """The column as integers if it holds 1.0, as pandas writes 1 beside missing entries.
+
+  A column that holds other numbers, or text, stays as it is.
+  """
+  if column.dtype.kind != 'f':
+    return column
+  with np.errstate(invalid='ignore'):  # an infinity is no integer
+    integers = column.astype(np.int64)
+  return integers if np.array_equal(integers, column) else column

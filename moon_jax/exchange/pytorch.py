@@ -699,13 +699,18 @@ _DIVIDED = {
 
 _TEXTS = '''
 
+def vocabulary():
+  """The words in the order of their numbers, from the file of weights."""
+  with safe_open(WEIGHTS, 'pt') as weights:
+    return json.loads(weights.metadata()['words'])
+
+
 def read_texts(texts):
   """Texts -> words [B, SHAPE[0]], by the vocabulary that is in the file of weights.
 
   Word 0 is unknown, and -1 fills up a text.
   """
-  with safe_open(WEIGHTS, 'pt') as weights:
-    words = json.loads(weights.metadata()['words'])
+  words = vocabulary()
   number_of = {{word: number for number, word in enumerate(words)}}
 {divided}
   length = SHAPE[0]
@@ -719,9 +724,14 @@ def main(texts):
     print(f'usage: python {{pathlib.Path(__file__).name}} TEXT ...', file=sys.stderr)
     return 2
   try:
-    network, words = load(), read_texts(texts)
+    network = load()
+    vocabulary()
   except Exception as error:  # each package has its own
     return refuse(WEIGHTS, error)
+  try:
+    words = read_texts(texts)
+  except Exception as error:  # tokenizers takes no half of a character
+    return refuse('the texts', error)
   with torch.no_grad():
     probabilities = network(words).softmax(1)
   for text, of_text in zip(texts, probabilities):

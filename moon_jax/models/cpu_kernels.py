@@ -55,6 +55,7 @@ _CPU_SECONDS = 60  # of each process
 _WALL_SECONDS = 600
 _LIMITED = ('sh', '-c', 'ulimit -t "$1" 2>/dev/null; shift; exec "$@"', 'sh')
 _cache_folder: pathlib.Path | None = None
+_is_needed = False  # by a network of the start at hand
 
 
 def keep_in(folder: pathlib.Path | None) -> None:
@@ -63,12 +64,26 @@ def keep_in(folder: pathlib.Path | None) -> None:
   _cache_folder = folder
 
 
-@functools.cache
+def begin_start() -> None:
+  """From now on, `were_needed` speaks of the networks that are traced later."""
+  global _is_needed
+  _is_needed = False
+
+
 def fault() -> str:
   """Why the functions cannot be used; '' if they can: XLA knows them from now on.
 
-  The compiler is `c++`, or what the environment's CXX names, such as 'ccache g++'.
+  A network that needs them calls this whenever it is traced. The compiler is `c++`, or
+  what the environment's CXX names, such as 'ccache g++'.
   """
+  global _is_needed
+  _is_needed = True
+  return _fault_of_build()
+
+
+@functools.cache
+def _fault_of_build() -> str:
+  """Builds the functions and makes them known to XLA; the `fault`."""
   compiler = os.environ.get('CXX', '').strip() or 'c++'
   with tempfile.TemporaryDirectory() as folder:
     library = pathlib.Path(folder, 'cpu_kernels.so')
@@ -170,12 +185,12 @@ def are_for(x: jax.Array) -> bool:
 
 
 def were_needed() -> bool:
-  """Whether a network has needed the functions, or would have if they were there."""
-  return bool(fault.cache_info().currsize)
+  """Whether a network has asked for the functions since `begin_start`."""
+  return _is_needed
 
 
 def known_fault() -> str:
-  """The `fault` if a network has needed the functions, else ''; builds nothing."""
+  """The `fault` if a network of this start has needed them, else ''; builds nothing."""
   return fault() if were_needed() else ''
 
 

@@ -37,8 +37,6 @@ or SIGHUP, 130 Ctrl-C.
 
 import os
 import pathlib
-import sys
-import warnings
 
 import numpy as np
 from absl import flags
@@ -47,7 +45,7 @@ from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files
-from moon_jax.core.errors import UsageError, print_or_help
+from moon_jax.core.errors import UsageError, print_or_help, warnings_as_lines
 from moon_jax.core.flags import option
 from moon_jax.core.outputs import any_of, require_output
 from moon_jax.core.paths import expand
@@ -164,15 +162,12 @@ def _predictions(trained, chunks, input_flag):
   from moon_jax.predict.inference import Predictions
 
   parts = []
-  with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter('always', UserWarning)
+  with warnings_as_lines(f'{input_flag}: '):
     for images in chunks:
       try:
         parts.append(trained.predict(images))
       except UsageError as error:
         raise UsageError(f'{input_flag}: {error}') from None
-  for message in dict.fromkeys(str(warning.message) for warning in caught):
-    print(f'{input_flag}: {message}', file=sys.stderr)
   return Predictions(
     labels=np.concatenate([part.labels for part in parts]),
     logits=np.concatenate([part.logits for part in parts]),

@@ -21,9 +21,10 @@ from moon_jax.report.results import Row, cells_of
 from moon_jax.report.runs import Note, Run
 from moon_jax.report.statistics import PairedDifference
 from moon_jax.report.tables import Column, Table
-from moon_jax.report.traces import last, leaves_users_out, model_of_clients
+from moon_jax.report.traces import counted_clients, last, model_of_clients
 from moon_jax.runner import client_file, plots
 from moon_jax.runner.client_file import Clients
+from moon_jax.runner.run_files import CLIENTS
 
 # Column of clients.csv.gz -> the model that the client's own examples test.
 OWN_TESTS = {
@@ -95,7 +96,7 @@ def _read(run: Run, note: Note) -> _Measured | None:
 
   Args:
     run: a finished run.
-    note: called with a line if they cannot be read.
+    note: called with a line if they cannot be read, or are missing.
   """
   try:
     clients = client_file.read(run.path)
@@ -103,6 +104,8 @@ def _read(run: Run, note: Note) -> _Measured | None:
     note(f'{run.name}: no numbers of single clients: {error}')
     return None
   if clients is None:
+    if has_own_tests(run):
+      note(f'{run.name}: no numbers of single clients: {CLIENTS} is missing or empty')
     return None
   return _Measured(run, clients._replace(names=escaped(clients.names)))
 
@@ -134,17 +137,23 @@ def difference_over_clients(
   Args:
     run: a run.
     other: another run.
-    note: called with a line for what cannot be read.
+    note: called with a line for what cannot be read, or is not known.
 
   Returns:
-    The difference over the clients that both runs have tested; None if these are not
-    the same clients, or if there are none.
+    The difference over the clients that both runs have tested, and that count in the
+    means; None if these are not the same clients, or if there are none, or if neither
+    run says which of its users count.
   """
   measured, other_measured = _read(run, note), _read(other, note)
   if measured is None or other_measured is None:
     return None
-  clients = _tested_clients(measured)
-  other_clients = _tested_clients(other_measured)
+  counted = counted_clients(run, measured.clients)
+  other_counted = counted_clients(other, other_measured.clients)
+  if counted is None and other_counted is None:
+    note(f'{run.name}: no difference over clients: its users who train are not known')
+    return None
+  clients = _tested_clients(measured, counted)
+  other_clients = _tested_clients(other_measured, other_counted)
   in_both = clients.index.intersection(other_clients.index)
   sizes = clients.loc[in_both, 'test_examples']
   if in_both.empty or not sizes.equals(other_clients.loc[in_both, 'test_examples']):
@@ -157,10 +166,12 @@ def difference_over_clients(
   return statistics.paired_difference(clients['accuracy'], other_clients['accuracy'])
 
 
-def _tested_clients(measured: _Measured) -> pd.DataFrame:
+def _tested_clients(measured: _Measured, counted: np.ndarray | None) -> pd.DataFrame:
   """Name -> number of test examples and last accuracy, of the clients that have one.
 
-  Users who do not train are left out if the mean over clients leaves them out.
+  Args:
+    measured: the clients of a run.
+    counted: [V] which of them are kept; None keeps all.
   """
   clients = measured.clients
   column = f'{model_of_clients(measured.run)}_accuracy'
@@ -170,8 +181,8 @@ def _tested_clients(measured: _Measured) -> pd.DataFrame:
     {'test_examples': clients.test_examples, 'accuracy': accuracies},
     index=list(clients.names),
   )
-  if leaves_users_out(measured.run):
-    table = table[clients.training_examples != 0]  # NaN: it is not known
+  if counted is not None:
+    table = table[counted]
   return table.dropna()
 
 

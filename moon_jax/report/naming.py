@@ -52,10 +52,15 @@ Key = tuple[tuple[str, Value], ...]
 def describe(key: Key) -> str:
   """'MOON, mu=5', and without the algorithm 'moon.mu=5'; '' for an empty key.
 
-  A long text is cut and ends with a digest of the whole.
+  The digest of what a run does not read, '', is left out. A long text is cut and ends
+  with a digest of the whole.
   """
   knobs = dict(key)
-  text = ', '.join(_words(name, value, knobs) for name, value in key)
+  text = ', '.join(
+    _words(name, value, knobs)
+    for name, value in key
+    if name not in DIGESTS or value != ''
+  )
   if len(text) <= _MAX_LETTERS:
     return text
   digest = hashlib.sha256(text.encode()).hexdigest()[:8]

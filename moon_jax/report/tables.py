@@ -184,9 +184,10 @@ OF_CLIENTS_MODELS = (
 )
 OF_CLIENT_MEAN = (
   "The mean over clients' own tests is of the model that a client would use: its own, "
-  'else the fine-tuned, else the global model; if some users do not train, it is over '
-  'users who train. The other accuracies of algorithms that have a global model are '
-  'those of the global model (of Ditto, too). For each client see Clients.'
+  'else the fine-tuned, else the global model; if the clients are users and some do '
+  'not train, it is over users who train. The other accuracies of algorithms that have '
+  'a global model are those of the global model (of Ditto, too). For each client see '
+  'Clients.'
 )
 OF_CLIENT_DIFFERENCE = (
   '"own tests - FedAvg" is the difference of this mean, to compare methods by. "final '
@@ -251,9 +252,10 @@ CHOSEN = _by_series(
 )
 OF_CLIENT_METRICS = (
   "Compare methods by the mean over clients' own tests: it is of the model that a "
-  'client would use, its own, else the fine-tuned, else the global model, and if some '
-  'users do not train, over users who train; other means over clients are there only '
-  'if their numbers differ from it.'
+  'client would use, its own, else the fine-tuned, else the global model, and if the '
+  'clients are users and some do not train, over users who train, - where the run does '
+  'not say who they are; other means over clients are there only if their numbers '
+  'differ from it.'
 )
 METRICS = _by_series(
   name='metrics',
@@ -452,7 +454,7 @@ def compared(rows: Sequence[Row], target: str) -> Table:
     captions += [
       f'{_CLIENT_MEAN.heading}: each client tests the model that it would use, its '
       'own, else the fine-tuned, else the global one, on its own test examples; if '
-      'some users do not train, it is over users who train',
+      'the clients are users and some do not train, it is over users who train',
       f'{DIFFERENCE_TO_FIRST.heading}: paired by client, mean ± sample standard '
       'deviation over the clients that both runs have tested',
       'the other accuracies are on the whole test set: of the global model, or without '

@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from moon_jax.catalog import Metric, Part
 from moon_jax.core.errors import RunError
 from moon_jax.report.runs import Run
 from moon_jax.runner import client_file
+from moon_jax.runner.client_file import Clients
 
 ACCURACY, VALIDATION = 'test_accuracy', 'validation_accuracy'
 # The mean over clients' own tests of the model that a client would use; see
@@ -185,11 +187,34 @@ def leaves_users_out(run: Run) -> bool:
   """Whether means over clients' own tests leave out users, who do not train.
 
   A client's own model and the fine-tuned one are of clients that train. So the means of
-  the global model are over the same clients, though all users test it.
+  the global model are over the same clients, though all users test it. If the examples
+  were dealt out, no user is a client, and the means are over all users. The centralized
+  bound has no partition, and is compared with algorithms whose clients are the users.
   """
-  return model_of_clients(run) == 'user' and any(
-    _MEAN_OF_USERS_WHO_TRAIN in record for record in run.rounds
+  users_are_clients = run.identity.get('partition.name', 'natural') == 'natural'
+  return (
+    users_are_clients
+    and model_of_clients(run) == 'user'
+    and any(_MEAN_OF_USERS_WHO_TRAIN in record for record in run.rounds)
   )
+
+
+def counted_clients(run: Run, clients: Clients) -> np.ndarray | None:
+  """Which clients the means over clients' own tests are over; see `leaves_users_out`.
+
+  Args:
+    run: the run.
+    clients: content of its clients.csv.gz.
+
+  Returns:
+    [V] whether each client counts; None if the file does not say which users train, as
+    that of the centralized bound.
+  """
+  if not leaves_users_out(run):
+    return np.ones(len(clients.names), bool)
+  if np.isnan(clients.training_examples).any():
+    return None
+  return clients.training_examples > 0
 
 
 def recorded_as(run: Run, column: str) -> str:
@@ -227,7 +252,7 @@ def last_numbers(run: Run, columns: Iterable[str]) -> dict[str, float | None]:
 def _means_of_users_who_train(run: Run) -> dict[str, float | None]:
   """'user_auc_mean' -> the mean over the users who train, in the last test with one.
 
-  Empty if the run has no numbers of single clients; the table of clients says why.
+  Empty if the run has no numbers of single clients, or does not say who trains.
   """
   try:
     clients = client_file.read(run.path)
@@ -235,10 +260,12 @@ def _means_of_users_who_train(run: Run) -> dict[str, float | None]:
     return {}
   if clients is None:
     return {}
-  trains = clients.training_examples > 0
+  counted = counted_clients(run, clients)
+  if counted is None:
+    return {}
   means = {}
   for column, numbers in clients.numbers.items():
-    of_users = pd.DataFrame(numbers[:, trains], clients.rounds)
+    of_users = pd.DataFrame(numbers[:, counted], clients.rounds)
     means[f'{column}_mean'] = last(of_users.mean(axis=1).dropna())
   return means
 

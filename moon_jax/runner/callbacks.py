@@ -71,6 +71,8 @@ class Run(NamedTuple):
 class Callback:
   """Sees the rounds of a run. Each method does nothing unless it is overridden."""
 
+  _is_callback = True  # for `catalog.require_callback`
+
   def begin(self, run: Run) -> None:
     """Called once, before the first round of this process."""
 

@@ -401,7 +401,9 @@ def chosen_folders(
         f'{directory.parent} has no best round: {flag("keep_best", "validation")} '
         'keeps it.'
       )
-    return bests[:1]  # an older one was the best only up to a checkpoint
+    # An older one was the best only up to a checkpoint. The best round may have been
+    # saved as a checkpoint, too.
+    round_choice = _round_of(bests[0])
   chosen = [folder for folder in (*kept, *bests) if _round_of(folder) == round_choice]
   if not chosen:
     numbers = ', '.join(str(_round_of(folder)) for folder in reversed(kept))
@@ -448,7 +450,7 @@ def newest(
       index = checkpoint_folder.index_of(folder)
       state, reason = _read(folder, index, template, only_client, first_memory)
     if not reason:
-      # A round that was asked for by its number may be kept twice.
+      # A round that was asked for may be kept twice.
       if damages and round_choice is None:
         warnings.warn(
           f'{"; ".join(damages)}; round {_round_of(folder)} is loaded', stacklevel=4

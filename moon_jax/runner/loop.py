@@ -62,6 +62,7 @@ def claim_devices(config: Config, print_line: Callable[[str], None]) -> None:
   Raises:
     UsageError: they are not there, or their compiler refuses an option.
   """
+  cpu_kernels.begin_start()
   compile_cache.keep_kernels(config.execution.compile_cache)
   devices.claim(config.execution.devices, deterministic=config.execution.deterministic)
   compiler.check_options(config.execution.compiler_options)
@@ -115,7 +116,8 @@ def train(
   Raises:
     RunError: it has the message for the user and the exit code.
   """
-  user_callbacks = [callback_of(entry) for entry in (*catalog.callbacks(), *callbacks)]
+  registered = [entry.callback for entry in catalog.registered_callbacks()]
+  user_callbacks = [callback_of(entry) for entry in (*registered, *callbacks)]
   console = Console(screen, describe_sweep)
   digests = _input_digests(experiment, request.config)
   devices.connect(experiment.placement.mesh)

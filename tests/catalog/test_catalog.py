@@ -163,6 +163,11 @@ def test_the_forms_of_convolutions_are_those_that_there_are():
 # --- messages and cost ----------------------------------------------------------------
 
 
+def test_a_knob_may_have_the_name_of_an_argument_of_build():
+  part = catalog.part('model', 'mlp')._replace(make=lambda x, *, returns: x + returns)
+  assert part.build(int, 1, returns=2) == 3
+
+
 def test_messages_of_rules_keep_the_case_of_words():
   check = entries.check_of(
     [

@@ -160,6 +160,22 @@ def test_labels_that_pandas_has_made_floats_are_integers(tmp_path):
       load(knobs_of(path))
 
 
+def test_floats_of_users_and_categories_are_integers(tmp_path):
+  """pandas writes 1.0 for 1 if a row without the entry was left out."""
+  (tmp_path / 'train.csv').write_text(
+    'age,ward,outcome,hospital\n' + '30,1,0,7\n40,2,1,8\n' * 2
+  )
+  (tmp_path / 'test.csv').write_text('age,ward,outcome,hospital\n50,2.0,1.0,7.0\n')
+  knobs = {'test_fraction': 0.0, 'categories': 'ward'}
+  data = load(knobs_of(tmp_path, knobs))
+  assert data.feature_names == ('age', 'ward=1', 'ward=2')
+  assert data.test_images.tolist() == [[50, 0, 1]]
+  assert (data.clients.tolist(), data.test_clients.tolist()) == ([7, 8], [0])
+  (tmp_path / 'test.csv').write_text('age,ward,outcome,hospital\n50,2,1,7.5\n')
+  with refused(DataError, "the test rows: 'hospital' is float64, neither integers nor"):
+    load(knobs_of(tmp_path, knobs))
+
+
 def test_a_user_has_one_name_in_all_parts_of_a_large_file(tmp_path):
   """Pandas can give each part of a file types of its own; 007 would be 7 in one."""
   names = ['label', 'client', *(f'x{column}' for column in range(98))]

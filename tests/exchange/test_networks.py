@@ -4,7 +4,9 @@ import ast
 import functools
 import importlib.util
 import json
+import sys
 from typing import NamedTuple
+from unittest import mock
 
 import jax
 import numpy as np
@@ -435,3 +437,18 @@ def test_texts_are_read_as_in_training(tokenizer, tmp_path):
   expected = texts.numbers_of(TEXTS, vocabulary)
   assert module.read_texts(TEXTS).tolist() == expected.tolist()
   assert module.main(TEXTS) == 0
+
+
+def test_an_error_is_of_the_weights_or_of_the_texts(tmp_path, monkeypatch, capsys):
+  pytest.importorskip('tokenizers', reason='no tokenizers')
+  for name in ('torch', 'torch.nn', 'safetensors.torch'):  # no part of it
+    monkeypatch.setitem(sys.modules, name, mock.MagicMock())
+  module = imported(file_of_texts('wordpiece', tmp_path))
+  module.load = lambda: None
+  module.vocabulary = lambda: list(VOCABULARY)
+  half_of_a_character = '\ud83d'
+  assert module.main([half_of_a_character]) == 2
+  assert capsys.readouterr().err.startswith('the texts: ')
+  module.vocabulary = lambda: {}['words']
+  assert module.main(['ab']) == 2
+  assert capsys.readouterr().err == f"{tmp_path / 'x_weights.safetensors'}: 'words'\n"

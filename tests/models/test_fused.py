@@ -205,7 +205,8 @@ def test_a_gpu_has_none_of_them():
 def test_without_a_compiler_it_is_refused(monkeypatch, tmp_path, compiler, problem):
   monkeypatch.setenv('CXX', compiler)
   monkeypatch.setattr(cpu_kernels, '_cache_folder', tmp_path)
-  monkeypatch.setattr(cpu_kernels, 'fault', cpu_kernels.fault.__wrapped__)
+  build = cpu_kernels._fault_of_build.__wrapped__
+  monkeypatch.setattr(cpu_kernels, '_fault_of_build', build)
   with pytest.raises(UsageError, match=problem):
     moon_cnn('cpu')
   assert not [path for path in tmp_path.rglob('*') if path.is_file()]
@@ -278,17 +279,18 @@ def test_what_was_built_is_kept_for_its_source_and_compiler(
 
 @pytest.mark.usefixtures('quick_runs')
 def test_a_run_says_that_its_network_is_slower(monkeypatch, tmp_path, capsys):
-  monkeypatch.setattr(cpu_kernels, 'fault', functools.cache(lambda: 'there is none'))
+  monkeypatch.setattr(cpu_kernels, '_fault_of_build', lambda: 'there is none')
   compile_rounds = Rounds.compile
 
   def compile_with_kernels(rounds, print_text, ahead):
     cpu_kernels.fault()  # as a network calls it that needs kernels in training alone
     compile_rounds(rounds, print_text, ahead)
 
-  for is_needed in (False, True):
-    if is_needed:
-      monkeypatch.setattr(Rounds, 'compile', compile_with_kernels)
-    workdir = tmp_path / str(is_needed)
+  # The last run is in the process of one whose network needs them, and needs none.
+  for number, is_needed in enumerate((False, True, False)):
+    compile_run = compile_with_kernels if is_needed else compile_rounds
+    monkeypatch.setattr(Rounds, 'compile', compile_run)
+    workdir = tmp_path / str(number)
     assert launch([*FEDAVG, f'--workdir={workdir}']) == ExitCode.DONE
     out = capsys.readouterr().out
     assert ('in a slower form: there is none\n' in out) == is_needed

@@ -355,15 +355,21 @@ def test_the_report_equals_the_records(
         check_estimate(row, key, [line[column] for line in lines])
 
 
-def write_with_a_stranger(path, algorithm, columns):
+def write_with_a_stranger(path, algorithm, columns, are_clients=True):
   """Writes a run whose users 'a' and 'b' train, and whose user 'c' is only tested.
 
   Args:
     path: path of the run directory.
     algorithm: its algorithm.
     columns: of clients.csv.gz -> the numbers of 'a', 'b' and 'c'.
+    are_clients: whether 'a' and 'b' are clients; otherwise the file does not say that
+      they train.
   """
-  write_run(path, [0.5], NATURAL, METRICS_FLAG, f'--config.algorithm={algorithm}')
+  algorithm_flag = f'--config.algorithm={algorithm}'
+  if are_clients:
+    write_run(path, [0.5], NATURAL, METRICS_FLAG, algorithm_flag)
+  else:
+    write_run(path, [0.5], METRICS_FLAG, algorithm_flag)
   numbers = {column: np.array(of_users) for column, of_users in columns.items()}
 
   def add(line):
@@ -373,7 +379,8 @@ def write_with_a_stranger(path, algorithm, columns):
       line['user_accuracy_seen_mean'] = numbers['user_accuracy'][:2].mean()
 
   edit_lines(path / 'metrics.jsonl', add)
-  listed = Columns(['a', 'b', 'c'], np.array([9.0, 9.0, 0.0]), np.array([10, 10, 10]))
+  training_examples = np.array([9.0, 9.0, 0.0]) if are_clients else np.full(3, np.nan)
+  listed = Columns(['a', 'b', 'c'], training_examples, np.array([10, 10, 10]))
   with ClientFile(path, listed, tested_rounds=[]) as file:
     file.add(1, numbers)
 
@@ -406,6 +413,54 @@ def test_means_over_clients_are_over_users_who_train(tmp_path):
   assert first['client_accuracy_mean'] == pytest.approx(0.8)
   check_estimate(others[0], 'difference_to_first', [-0.1, 0.0])
   check_estimate(others[1], 'difference_to_first', [-0.2, -0.1])
+
+
+def test_means_are_over_all_users_if_their_examples_were_dealt_out(tmp_path):
+  for algorithm, accuracies in (
+    ('fedavg', [0.9, 0.7, 0.1]),
+    ('fedprox', [0.8, 0.7, 0.4]),
+  ):
+    columns = {'user_accuracy': accuracies, 'user_ece': [0.1, 0.3, 0.8]}
+    write_with_a_stranger(tmp_path / algorithm, algorithm, columns, are_clients=False)
+  report = Collected(tmp_path)
+  fedavg, fedprox = report.table('accuracy').rows
+  check_estimate(fedavg, 'client_accuracy_mean', [1.7 / 3])
+  check_estimate(fedprox, 'client_difference_to_fedavg', [(1.9 - 1.7) / 3])
+  means = [row['client_ece_mean_mean'] for row in report.table('metrics').rows]
+  assert means == pytest.approx([0.4, 0.4])
+  words = ['compare', *(str(tmp_path / name) for name in ('fedavg', 'fedprox'))]
+  first, second = compare.table(command.parse(words), print).rows
+  assert first['client_accuracy_mean'] == pytest.approx(1.7 / 3)
+  check_estimate(second, 'difference_to_first', [-0.1, 0.0, 0.3])
+
+
+def test_the_bound_is_over_users_who_train_where_that_is_known(tmp_path):
+  """Its file does not say who trains; that of FedAvg with natural clients does."""
+  users = {'user_accuracy': [0.9, 0.7, 0.1], 'user_ece': [0.1, 0.3, 0.8]}
+  bound = users | {'user_accuracy': [1.0, 0.9, 0.9]}
+  names = ('fedavg', 'centralized', 'bound')
+  write_with_a_stranger(tmp_path / 'fedavg', 'fedavg', users)
+  for name in names[1:]:
+    write_with_a_stranger(tmp_path / name, 'centralized', bound, are_clients=False)
+  paths = [tmp_path / name for name in names]
+
+  def compared(run_paths):
+    lines = []
+    request = command.parse(['compare', *map(str, run_paths)])
+    return compare.table(request, lines.append).rows[1], lines
+
+  row, lines = compared(paths[:2])
+  assert row['client_accuracy_mean'] == pytest.approx(0.95)
+  check_estimate(row, 'difference_to_first', [0.1, 0.2])
+  assert row['client_ece_mean'] is None
+  row, lines = compared(paths[1:])
+  assert 'difference_to_first_n' not in row
+  assert f'{paths[2]}: no difference over clients: its users who train' in str(lines)
+  # A file that is missing is told, too.
+  (paths[1] / 'clients.csv.gz').unlink()
+  _, lines = compared(paths[:2])
+  line = f'{paths[1]}: no numbers of single clients: clients.csv.gz is missing or empty'
+  assert lines == [line]
 
 
 def test_compare_begins_with_the_clients_own_tests(tmp_path):

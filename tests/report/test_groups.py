@@ -1,5 +1,7 @@
 """Runs that belong together are a series or a setting, and have its name."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -99,24 +101,26 @@ def test_two_versions_of_one_data_set_are_two_settings(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('flags', 'digest', 'word', 'other_name'),
+  ('flags', 'digest', 'word', 'other_name', 'knob_words'),
   [
     (
       'initial_weights=w.npz',
       'weights_digest',
       'weights',
       {'initial_weights': 'other.npz'},
+      ('initial_weights=w.npz', 'initial_weights='),
     ),
     (
       'availability.name=trace availability.path=t.csv',
       'trace_digest',
       'availability',
       {'availability': {'name': 'trace', 'path': 'other.csv'}},
+      ('availability=trace', 'availability=uniform'),
     ),
   ],
 )
 def test_two_versions_of_a_file_are_two_settings(
-  tmp_path, flags, digest, word, other_name
+  tmp_path, flags, digest, word, other_name, knob_words
 ):
   runs_by_name = {
     f'{letter}{seed}': ([0.5, 0.6], f'{flags} seed={seed}')
@@ -134,6 +138,14 @@ def test_two_versions_of_a_file_are_two_settings(
   # None is taken for a repetition of another.
   all_runs = runs.find([tmp_path], print)
   assert len(groups.without_duplicates(all_runs, print)) == 4
+  # Runs that read no such file have no digest of it.
+  write_runs(tmp_path, {f'c{seed}': ([0.5, 0.6], f'seed={seed}') for seed in (0, 1)})
+  titles = {setting.title for setting in settings_of(tmp_path)}
+  with_file, without_file = knob_words
+  versions = {f'{with_file}, {word} {8 * letter}' for letter in 'ab'}
+  assert titles == versions | {without_file}
+  for seed in (0, 1):
+    shutil.rmtree(tmp_path / f'c{seed}')
   # Two files with names of their own are told by the names.
   for seed in (0, 1):
     change_config(tmp_path / f'b{seed}', config=other_name)

@@ -309,7 +309,8 @@ def test_a_config_file_registers_callbacks_for_its_own_runs(tmp_path, three_roun
   )
   words = [f'--config={path}', *words_of(), f'--workdir={tmp_path / "run"}']
   request = cli.parse(words)
-  assert len(catalog.callbacks()) == 3  # `one` once, and two without a name
+  # `one` once, and two without a name.
+  assert len(catalog.registered_callbacks()) == 3
   assert start.run(request) is ExitCode.DONE
   summary = json.loads((tmp_path / 'run/summary.json').read_text())
   assert (summary['rounds'], summary['stopped']) == (1, 'one said so')
@@ -317,7 +318,18 @@ def test_a_config_file_registers_callbacks_for_its_own_runs(tmp_path, three_roun
   forgotten = r'digits_moon\.py is loaded, so .* registered before: <lambda>, one\.$'
   with pytest.warns(UserWarning, match=forgotten):
     config()
-  assert catalog.callbacks() == []
+  assert catalog.registered_callbacks() == []
+  # Another file's callback of this name is another one, unless both name the same.
+  code = path.read_text().partition('for')[0] + 'moon_jax.register_callback(print)\n'
+  for file in (path, tmp_path / 'other.py'):
+    file.write_text(code)
+  moon_jax.load_config(path)
+  with pytest.warns(UserWarning, match=r'other\.py is loaded, so .* before: one\.$'):
+    moon_jax.load_config(tmp_path / 'other.py')
+  functions = [registered.callback for registered in catalog.registered_callbacks()]
+  assert functions[0].__code__.co_filename == str(tmp_path / 'other.py')
+  assert functions[1:] == [print]
+  catalog.forget_callbacks()
 
 
 @pytest.mark.parametrize('reason', [0.93, '', 'x' * 2000])

@@ -121,6 +121,8 @@ def test_no_other_round_takes_the_place_of_a_damaged_best_one(undisturbed, tmp_p
   best = tmp_path / f'run/checkpoints/best-{best_round}'
   shutil.copytree(undisturbed.workdir, tmp_path / 'run')
   shutil.copytree(best, best.with_name('best-1'))  # as that of an older checkpoint
+  shutil.rmtree(best.with_name(str(best_round)), ignore_errors=True)
+  shutil.copytree(best, tmp_path / 'intact')
   (best / 'manifest.json').write_text('{')
   with pytest.raises(NoCheckpointError) as caught:
     moon_jax.load(tmp_path / 'run', round='best')
@@ -129,6 +131,9 @@ def test_no_other_round_takes_the_place_of_a_damaged_best_one(undisturbed, tmp_p
     f'{best.name} is damaged (manifest.json has changed). round=1 loads the best round '
     'before it.'
   )
+  # A checkpoint of the best round is the same state.
+  shutil.copytree(tmp_path / 'intact', best.with_name(str(best_round)))
+  assert moon_jax.load(tmp_path / 'run', round='best').round == best_round
 
 
 def test_the_programs_take_the_best_round(undisturbed, tmp_path):

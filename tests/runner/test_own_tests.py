@@ -1,6 +1,6 @@
 """Runs whose clients are tested on their own examples: accuracies and `metrics`."""
 
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import jax
 import numpy as np
@@ -9,7 +9,7 @@ from flax.traverse_util import unflatten_dict
 
 import moon_jax
 from moon_jax.algorithms.per_fedavg import per_fedavg
-from moon_jax.building import experiment, fine_tuning, programs
+from moon_jax.building import client_test_programs, experiment, fine_tuning, programs
 from moon_jax.building.data import DataOptions, load_data
 from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, host_rng
@@ -406,6 +406,15 @@ def test_models_of_clients_are_not_adapted():
   problem = "--config.algorithm='of_clients' adapts a global model"
   with pytest.raises(UsageError, match=problem):
     experiment.build(moon_jax.config.validate(settings))
+
+
+@pytest.mark.parametrize(
+  ('shape', 'size'), [((8, 8, 1), 64), ((1024, 1024, 3), 5), ((8192, 8192, 3), 1)]
+)
+def test_large_examples_are_tested_a_few_at_a_time(shape, size):
+  tests = SimpleNamespace(of_clients=SimpleNamespace(sizes=np.array([3, 200])))
+  large = SimpleNamespace(tests=tests, network=SimpleNamespace(image_shape=shape))
+  assert client_test_programs.batch_size(large) == size
 
 
 def test_each_clients_own_model_on_its_own_test(solo):

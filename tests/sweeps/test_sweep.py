@@ -340,6 +340,17 @@ def test_an_error_that_ends_a_run_stops_no_other(tmp_path, capsys, monkeypatch):
   assert (tmp_path / 'report/index.html').exists()
 
 
+def test_from_python_a_failure_comes_before_a_busy_run(tmp_path, monkeypatch):
+  busy = run_directory.BusyError('Another process is running')
+  errors = [busy, DivergedError('Diverged in round 1.'), RunError('the disk is full')]
+  monkeypatch.setattr(api.running, 'run_here', lambda runs, stop, load: errors)
+  with pytest.raises(DivergedError, match='Diverged in round 1'):
+    moon_jax.sweep(common(), {'seed': [0, 1]}, tmp_path)
+  del errors[1:]
+  with pytest.raises(run_directory.BusyError, match='Another process is running'):
+    moon_jax.sweep(common(), {'seed': [0, 1]}, tmp_path)
+
+
 def test_runs_that_cannot_begin_are_told_before_any_trains(tmp_path):
   over = ('--over', 'algorithm=fedavg,fedbn', '--over', 'seed=0,1', '--out=out')
   for words in (
