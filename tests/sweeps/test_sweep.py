@@ -327,9 +327,10 @@ def test_an_error_that_ends_a_run_stops_no_other(tmp_path, capsys, monkeypatch):
     'Other processes are running what is left.',
   ]
   # A callback that fails is no RunError.
+  settings = common()
   moon_jax.register_callback(lambda round: 1 / 0)
   with pytest.raises(RunError, match=r'seed=4: ZeroDivisionError'):
-    moon_jax.sweep(common(), {'seed': np.arange(4, 6)}, tmp_path)
+    moon_jax.sweep(settings, {'seed': np.arange(4, 6)}, tmp_path)
   catalog.forget_callbacks()
   assert capsys.readouterr().err.count('ZeroDivisionError: ') == 2
   # The runs that are left are named, and the others reported.
