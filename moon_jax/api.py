@@ -209,7 +209,8 @@ def sweep(
     command = f'moon_jax.run(config, {str(folder / name)!r})'
     request = cli.request(run_config, folder / name, command)
     runs.append(SweepRun(name=name, argv=[], request=request))
-  problems = unused(over, set().union(*all_changes))
+  used_knobs = {knob for changes in all_changes for knob in changes}
+  problems = unused(over, used_knobs)
   problems += in_one_folder([run.name for run in runs])
   if problems:
     raise config_lib.ConfigError(problems)

@@ -167,8 +167,9 @@ def accuracies_of_the_plan():
   return runs
 
 
-def made_up_run(name, choice, seed, partition_seed, accuracy):
+def made_up_run(name, facts):
   """A finished run with one accuracy in all its rounds."""
+  choice, seed, partition_seed, accuracy = facts
   config_choice = f'configs/{choice}'
   knobs = config_lib.flatten(config_lib.validate(config_lib.load(config_choice)))
   return kept_runs.KeptRun(
@@ -197,7 +198,7 @@ def made_up_run(name, choice, seed, partition_seed, accuracy):
 )
 def test_both_programs_have_the_same_tables(lost_names):
   made_up = accuracies_of_the_plan()
-  runs = {name: made_up_run(name, *facts) for name, facts in made_up.items()}
+  runs = {name: made_up_run(name, facts) for name, facts in made_up.items()}
   diverged = {name: without_an_end(runs.pop(name)) for name in lost_names}
   ends = {
     name: 100 * accuracy for name, (*_, accuracy) in made_up.items() if name in runs

@@ -308,7 +308,7 @@ FAILING = {
 }
 
 
-def refused(folder, capsys, text, *words):
+def refused(folder, capsys, text, words):
   """The one line with which a run of this config file is refused."""
   (folder / 'bad.py').write_text(text)
   assert launch(['--config=bad.py', '--workdir=run', *words]) == ExitCode.USAGE
@@ -319,7 +319,7 @@ def refused(folder, capsys, text, *words):
 @pytest.mark.parametrize('algorithm', FAILING)
 def test_a_part_that_fails_when_it_is_used_is_one_line(algorithm, folder, capsys):
   text = f'{HEAD}moon_jax.register_algorithm("mine", lambda: {algorithm})\n'
-  line = refused(folder, capsys, text, '--config.algorithm=mine', *TINY)
+  line = refused(folder, capsys, text, ['--config.algorithm=mine', *TINY])
   assert line.startswith(FAILING[algorithm])
 
 
@@ -344,14 +344,14 @@ def test_a_part_that_fails_in_another_file_of_the_users_names_it(folder, capsys)
   text = f'{HEAD}import sys\nsys.path.append({str(folder)!r})\nimport helper_x\n'
   make = 'lambda: moon_jax.Algorithm(loss=helper_x.loss)'
   text += f'moon_jax.register_algorithm("mine", {make})\n'
-  line = refused(folder, capsys, text, '--config.algorithm=mine', *TINY)
+  line = refused(folder, capsys, text, ['--config.algorithm=mine', *TINY])
   assert line.startswith("The algorithm 'mine' failed in helper_x.py, line 2: Attrib")
 
 
 def test_the_title_of_another_algorithm_is_refused(folder, capsys):
   make = 'lambda: moon_jax.Algorithm()'
   text = f'{HEAD}moon_jax.register_algorithm("my_moon", {make}, title="MOON")\n'
-  line = refused(folder, capsys, text, '--config.algorithm=my_moon', *TINY)
+  line = refused(folder, capsys, text, ['--config.algorithm=my_moon', *TINY])
   assert line.endswith(
     "register_algorithm('my_moon'): the title 'MOON' is that of 'moon'."
   )
@@ -446,7 +446,7 @@ def test_a_wrong_optimizer_or_schedule_is_one_line(
 ):
   assert text in HEAVY
   changed = HEAVY.replace(text, replacement)
-  line = refused(folder, capsys, changed, f'--config.optimizer.{flag}', *TINY)
+  line = refused(folder, capsys, changed, [f'--config.optimizer.{flag}', *TINY])
   assert message in line
 
 
@@ -456,7 +456,7 @@ def test_a_rate_that_no_round_can_have_is_refused_before_training(
 ):
   changed = HEAVY.replace('0.5**t', f'[1.0, float("{factor}")][t]')
   flag = '--config.optimizer.schedule=halved'
-  line = refused(folder, capsys, changed, flag, *TINY)
+  line = refused(folder, capsys, changed, [flag, *TINY])
   assert f"The schedule 'halved' gives {float(factor)} in round 2: it must" in line
   assert not (folder / 'run/metrics.jsonl').exists()
 
@@ -526,5 +526,5 @@ def test_data_and_partitions_that_are_none_are_one_line(
 ):
   assert text in MINE
   changed = MINE.replace(text, replacement)
-  assert message in refused(folder, capsys, changed, *TINY[1:])
+  assert message in refused(folder, capsys, changed, TINY[1:])
   assert not any(path.read_bytes() for path in folder.glob('run/metrics.jsonl'))
