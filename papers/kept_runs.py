@@ -17,7 +17,7 @@ import pathlib
 import shlex
 import statistics
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -26,7 +26,7 @@ from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError
-from moon_jax.runner import clock, run_directory
+from moon_jax.runner import clock, run_directory, run_files
 
 SUFFIX = '.jsonl.gz'
 DIVERGED = 'diverged'  # folder of the runs that diverged, in that of the finished ones
@@ -70,7 +70,7 @@ class KeptRun(NamedTuple):
   @property
   def has_diverged(self) -> bool:
     """Whether it ended with a number that is not finite."""
-    return has_diverged(self.rounds)
+    return run_files.has_diverged(self.rounds)
 
   @property
   def data_digest(self) -> str:
@@ -186,11 +186,6 @@ def _starts(description: Mapping[str, Any]) -> list[Mapping[str, Any]]:
   return [*description.get('earlier', earlier), description]
 
 
-def has_diverged(rounds: Sequence[Record]) -> bool:
-  """Whether the last line of metrics.jsonl has a number that is not finite."""
-  return bool(rounds) and None in rounds[-1].values()
-
-
 # --- keeping --------------------------------------------------------------------------
 
 
@@ -245,7 +240,7 @@ def _is_finished(run: pathlib.Path, num_rounds: int) -> bool:
   round_numbers = [line['round'] for line in rounds]
   if summary and round_numbers == [*range(1, num_rounds + 1)]:
     return True
-  if not summary and has_diverged(rounds):
+  if not summary and run_files.has_diverged(rounds):
     return False
   without = '' if summary else ', no summary.json'
   progress = f'{len(rounds)} of {num_rounds} rounds'

@@ -120,18 +120,12 @@ def described_table(runs: KeptRuns, diverged: KeptRuns) -> list[str]:
   rows = []
   for words, variants in _DESCRIBED.items():
     first, second = (f'moon_cvpr21:{variant}' for variant in variants)
-    pairs = differences.paired(first, second, runs, lambda run: endpoint(run, _END))
-    by_seed = dict(zip(pairs['seed'], pairs['difference'], strict=True))
-    lost = _seeds(first, diverged) | _seeds(second, diverged)
-    cells = [
-      'diverged'
-      if seed in lost
-      else signed(by_seed[seed])
-      if seed in by_seed
-      else NOT_RUN
-      for seed in SEEDS
-    ]
-    comparison = differences.compare(pairs['difference'])
+    by_seed = _finished_pairs(first, second, runs)
+    words_of_seeds = {seed: signed(difference) for seed, difference in by_seed.items()}
+    lost_seeds = _seeds(first, diverged) | _seeds(second, diverged)
+    words_of_seeds |= dict.fromkeys(lost_seeds, 'diverged')
+    cells = [words_of_seeds.get(seed, NOT_RUN) for seed in SEEDS]
+    comparison = differences.compare(by_seed.values())
     mean = f'{signed(comparison.mean)} ({comparison.interval()})'
     is_whole = len(by_seed) == len(SEEDS)
     rows.append([words, ', '.join(cells), mean if is_whole else ''])
@@ -237,10 +231,15 @@ def _seeds(choice: str, runs: KeptRuns) -> set[int]:
   return {seed for seed, _ in differences.runs_of(choice, runs)}
 
 
+def _finished_pairs(first: str, second: str, runs: KeptRuns) -> dict[int, float]:
+  """Seed -> difference of the endpoints, of the pairs of which both runs are there."""
+  pairs = differences.paired(first, second, runs, lambda run: endpoint(run, _END))
+  return dict(zip(pairs['seed'], pairs['difference'], strict=True))
+
+
 def _differences(skew: str, runs: KeptRuns, diverged: KeptRuns) -> dict[int, float]:
   moon, fedavg = _choices(skew)
-  pairs = differences.paired(moon, fedavg, runs, lambda run: endpoint(run, _END))
-  finished = dict(zip(pairs['seed'], pairs['difference'], strict=True))
+  finished = _finished_pairs(moon, fedavg, runs)
   lost_moon, lost_fedavg = _seeds(moon, diverged), _seeds(fedavg, diverged)
   numbers = {}
   for seed in SEEDS:

@@ -191,8 +191,7 @@ def _recorded_knobs(provenance: Record) -> dict[str, Value]:
 def _ending(path: pathlib.Path, rounds: list[Record]) -> Ending:
   if not rounds:
     return Ending.EMPTY
-  # A NaN or an infinity is recorded as null.
-  if None in rounds[-1].values():
+  if run_files.has_diverged(rounds):
     return Ending.DIVERGED
   # If a run was continued, its summary is older than its last round.
   summary = files.read_json(path / run_files.SUMMARY) or {}

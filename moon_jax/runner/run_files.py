@@ -6,6 +6,7 @@ run is found at once.
 
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 from moon_jax.core.errors import UsageError
@@ -26,6 +27,15 @@ CONFUSION_KINDS = {
 }
 # The arrays of PARTITION that others read; see `core.files.arrays`.
 PARTITION_KINDS = {'class_counts': 'iu NY'}
+
+
+def has_diverged(rounds: Sequence[Record]) -> bool:
+  """Whether a number of the last line of metrics.jsonl is not finite.
+
+  A NaN or an infinity is recorded as null. A run can also have diverged with records
+  that are finite.
+  """
+  return bool(rounds) and None in rounds[-1].values()
 
 
 def require_plain_path(path: pathlib.Path) -> None:

@@ -24,7 +24,7 @@ from moon_jax.core.errors import ExitCode, NoCheckpointError, RunError, UsageErr
 from moon_jax.core.flags import option
 from moon_jax.core.types import Dataset
 from moon_jax.platform import compile_cache, devices
-from moon_jax.runner import loggers, run_directory, start
+from moon_jax.runner import loggers, run_directory, run_files, start
 from moon_jax.runner.console import MIN_ESTIMATE_SECONDS, duration
 from moon_jax.runner.screen import SILENT_SECONDS
 from moon_jax.runner.stop_requests import Stop, StoppedError
@@ -46,7 +46,7 @@ def state_of(run: SweepRun) -> str:
     rounds = files.read_lines(workdir / run_directory.METRICS)
   except RunError as error:
     return str(error)
-  if rounds and None in rounds[-1].values():  # NaN or an infinity
+  if run_files.has_diverged(rounds):
     return f'diverged in round {rounds[-1]["round"]}'
   return f'{len(rounds)} of {config.num_rounds} rounds' if rounds else 'new'
 
