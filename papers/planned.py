@@ -6,14 +6,13 @@ in its folder diverged/.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from moon_jax.core.errors import UsageError
-from moon_jax.report.statistics import estimate
 from papers import differences, kept_runs
 from papers.curve import COLUMNS, endpoint
 from papers.differences import KeptRuns
@@ -24,6 +23,8 @@ COMMIT = 'f2054011'
 SEEDS = range(4, 12)
 SKEWS = ('beta 0.05', 'beta 0.3', 'beta 0.5')
 _END = 100
+# A comparison is decided by a smaller p-value than this, after Holm's correction.
+_LEVEL = 0.05
 # What is not planned, but described: words -> the two variants at beta 0.5.
 _DESCRIBED = {
   'MOON - FedProx': ('moon', 'fedprox'),
@@ -50,6 +51,19 @@ class Planned(NamedTuple):
   p_value: float
   adjusted: float
 
+  @property
+  def verdict(self) -> str:
+    """'higher', 'lower' or 'undecided': MOON's side if the test is below the level."""
+    if self.adjusted >= _LEVEL:
+      return differences.UNDECIDED
+    return 'higher' if signed_ranks([*self.differences.values()]).sum() > 0 else 'lower'
+
+
+def signed_ranks(paired_differences: Sequence[float]) -> np.ndarray:
+  """The ranks of the sizes, with the signs of the differences; see `signed_rank_p`."""
+  rounded = np.round(paired_differences, _DECIMALS)
+  return np.sign(rounded) * stats.rankdata(np.abs(rounded))
+
 
 def signed_rank_p(paired_differences: Sequence[float]) -> float:
   """The two-sided p-value of Wilcoxon's signed-rank test, over all signs of the ranks.
@@ -58,12 +72,11 @@ def signed_rank_p(paired_differences: Sequence[float]) -> float:
   the largest rank. Equal numbers of right answers make equal sizes: what differs by
   rounding alone is equal. With fewer than two ranks it is 1, whatever their signs.
   """
-  rounded = np.round(paired_differences, _DECIMALS)
-  if np.count_nonzero(rounded) < 2:
+  ranks = signed_ranks(paired_differences)
+  if np.count_nonzero(ranks) < 2:
     return 1.0
-  signed_ranks = np.sign(rounded) * stats.rankdata(np.abs(rounded))
   exact = stats.PermutationMethod(n_resamples=math.inf)
-  return float(stats.wilcoxon(signed_ranks, method=exact).pvalue)
+  return float(stats.wilcoxon(ranks, method=exact).pvalue)
 
 
 def compare(runs: KeptRuns, diverged: KeptRuns) -> dict[str, Planned]:
@@ -108,7 +121,15 @@ def planned_table(runs: KeptRuns, diverged: KeptRuns) -> list[str]:
       f'Runs of the plan that are left: {left} of {num_planned}. Nothing is computed '
       'before all are there.'
     ]
-  head = ('MOON - FedAvg', 'by seed', 'mean', 'p (planned)', "by Holm's correction")
+  head = (
+    'MOON - FedAvg',
+    'by seed',
+    'median',
+    'mean, 95 %',
+    'p (planned)',
+    "by Holm's correction",
+    'MOON is',
+  )
   comparisons = compare(runs, diverged)
   return table(head, [_cells(skew, planned) for skew, planned in comparisons.items()])
 
@@ -202,13 +223,28 @@ def _require_planned(runs: KeptRuns, diverged: KeptRuns) -> None:
 
 def _cells(skew: str, planned: Planned) -> list[str]:
   numbers = [planned.differences.get(seed, math.nan) for seed in SEEDS]
+  mean = ''
+  if all(map(math.isfinite, numbers)):
+    comparison = differences.compare(numbers)
+    mean = f'{signed(comparison.mean)} ({comparison.interval()})'
   return [
     skew,
     ', '.join(map(_words, numbers)),
-    signed(estimate(numbers).mean) if all(map(math.isfinite, numbers)) else '',
+    _median(planned.differences.values()),
+    mean,
     f'{planned.p_value:.3f}',
     f'{planned.adjusted:.3f}',
+    planned.verdict,
   ]
+
+
+def _median(known_differences: Iterable[float]) -> str:
+  """The median, to which a run that diverged is the lowest; '' if it is no number."""
+  in_order = sorted(known_differences)
+  middle = len(in_order) // 2
+  # Of an even number: the mean of the two in the middle.
+  both = [in_order[middle], in_order[-1 - middle]] if in_order else [math.nan]
+  return signed(sum(both) / len(both)) if all(map(math.isfinite, both)) else ''
 
 
 def _words(difference: float) -> str:

@@ -100,9 +100,30 @@ def planned_rows(ends, lost):
     of_skews.items(), p_values, holm(p_values), strict=True
   ):
     by_seed = ', '.join(words.get(n) or sign(n) for n in numbers)
-    is_whole = not {*words} & {*numbers}
-    mean = sign(np.mean(numbers)) if is_whole else ''
-    yield f'| {skew} | {by_seed} | {mean} | {p:.3f} | {adjusted:.3f} |'
+    mean = '' if {*words} & {*numbers} else mean_and_interval(numbers)
+    median = middle_of([n for n in numbers if n is not None])
+    verdict = 'undecided'
+    if adjusted < 0.05:
+      wins = sum(n > 0 for n in numbers if n is not None)
+      losses = sum(n < 0 for n in numbers if n is not None)
+      verdict = 'higher' if wins > losses else 'lower'
+    cells = [skew, by_seed, median, mean, f'{p:.3f}', f'{adjusted:.3f}', verdict]
+    yield f'| {" | ".join(cells)} |'
+
+
+def mean_and_interval(numbers):
+  width = stats.t.ppf(0.975, len(numbers) - 1) * stats.sem(numbers)
+  middle = np.mean(numbers)
+  return f'{sign(middle)} ({sign(middle - width)} to {sign(middle + width)})'
+
+
+def middle_of(numbers):
+  """The median; '' if a run that diverged is in the middle."""
+  if not numbers:
+    return ''
+  with np.errstate(invalid='ignore'):  # the mean of both infinities
+    median = np.median(numbers)
+  return sign(median) if np.isfinite(median) else ''
 
 
 def described_rows(ends, lost):
@@ -124,11 +145,7 @@ def described_rows(ends, lost):
         cells.append(sign(numbers[-1]))
       else:
         cells.append('not run')
-    mean = ''
-    if len(numbers) == len(SEEDS):
-      width = stats.t.ppf(0.975, len(numbers) - 1) * stats.sem(numbers)
-      middle = np.mean(numbers)
-      mean = f'{sign(middle)} ({sign(middle - width)} to {sign(middle + width)})'
+    mean = mean_and_interval(numbers) if len(numbers) == len(SEEDS) else ''
     yield f'| {TITLES[first]} - {TITLES[second]} | {", ".join(cells)} | {mean} |'
   for seed in (4, 5):
     for partition_seed in (4, 5):

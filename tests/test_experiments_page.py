@@ -10,7 +10,7 @@ import pytest
 
 from moon_jax import config
 from moon_jax.core.errors import ExitCode, UsageError
-from papers import build, claims, draw, kept_runs, partitions, tables
+from papers import build, claims, differences, draw, kept_runs, partitions, tables
 from papers.differences import Comparison
 from papers.page import Paths, page
 from tests.run_directories import edit_json, edit_lines, write_lines, write_run
@@ -218,6 +218,7 @@ def test_a_claim_is_judged_by_the_interval_of_its_pairs(paths, tmp_path):
     (-2.8, 1.0, 3.0, 3, True, 'refuted in this setting'),
     (2.8, -1.0, 2.6, 3, False, 'not reproduced'),
     (0.0, -1.0, 1.0, 3, False, 'undecided'),
+    (0.0, -1.0, -0.05, 3, False, 'undecided'),  # alike is never shown
     (2.8, 1.0, 3.0, 1, True, 'untested'),
   ],
 )
@@ -227,6 +228,28 @@ def test_a_verdict_follows_from_the_interval(
   claim = claims.Claim('', '', '', '', reported, can_refute=can_refute)
   comparison = Comparison([0.0] * count, (low + high) / 2, low, high)
   assert claims.verdict(claim, comparison) == verdict
+
+
+def test_a_verdict_counts_the_deviations_that_a_paper_gives():
+  # MOONFlower: 47.51 +- 1.29 and 53.12 +- 2.89, so -5.61 with an error of 1.83.
+  flower = claims.Claim('', '', 'moonflower:default', 'moonflower:default_fedavg')
+  # The gaps are 5.5 and 10.6; 4.3 errors are 7.9, for two degrees of freedom.
+  for ours, verdict in ((-0.1, 'undecided'), (5.0, 'refuted in this setting')):
+    comparison = differences.compare([ours - 0.1, ours + 0.1])
+    assert comparison.low > flower.reported_difference() + 1
+    assert claims.verdict(flower, comparison) == verdict
+  # Without deviations the paper's value counts as exact.
+  exact = flower._replace(reported=flower.reported_difference())
+  comparison = differences.compare([-0.2, 0.0])
+  assert claims.verdict(exact, comparison) == 'refuted in this setting'
+
+
+def test_a_value_from_a_figure_is_known_to_a_point():
+  comparison = differences.compare([-1.4, -1.6])  # -1.5, from -2.8 to -0.2
+  claim = claims.Claim('', '', '', '', reported=0.5, can_refute=False)
+  assert claims.verdict(claim, comparison) == 'not reproduced'
+  of_figure = claim._replace(tolerance=1.0)
+  assert claims.verdict(of_figure, comparison) == 'reproduced'
 
 
 def test_seen_and_unseen_users_are_apart_and_compared_with_fedavg_by_seed(

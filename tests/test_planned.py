@@ -81,9 +81,12 @@ def test_the_table_waits_for_all_runs_and_is_that_of_the_differences(runs):
   (line,) = left
   assert line.startswith('Runs of the plan that are left: 1 of 18. Nothing is computed')
   head, _, *rows = planned.planned_table(runs, {})
-  assert head.startswith('| MOON - FedAvg | by seed | mean | p (planned) |')
+  assert head.startswith(
+    '| MOON - FedAvg | by seed | median | mean, 95 % | p (planned)'
+  )
   # Three of one sign: 2 of 8 assignments, and three times as much.
-  cells = '+1.0, +2.0, +3.0 | +2.0 | 0.250 | 0.750 |'
+  mean = '+2.0 (-0.5 to +4.5)'
+  cells = f'+1.0, +2.0, +3.0 | +2.0 | {mean} | 0.250 | 0.750 | undecided |'
   assert rows == [f'| {skew} | {cells}' for skew in CHOICES]
 
 
@@ -98,11 +101,11 @@ def test_a_run_that_diverged_is_the_lowest(runs):
     return row
 
   # Ranks 1 and 2 against 3; then all of one sign, and then of two seeds.
-  cells = '+1.0, +2.0, MOON diverged |  | 1.000 | 1.000 |'
+  cells = '+1.0, +2.0, MOON diverged | +1.0 |  | 1.000 | 1.000 | undecided |'
   assert first_row(names[0]) == f'| beta 0.05 | {cells}'
-  cells = '+1.0, +2.0, FedAvg diverged |  | 0.250 | 0.750 |'
+  cells = '+1.0, +2.0, FedAvg diverged | +2.0 |  | 0.250 | 0.750 | undecided |'
   assert first_row(names[1]) == f'| beta 0.05 | {cells}'
-  cells = '+1.0, +2.0, both diverged |  | 0.500 | 0.750 |'
+  cells = '+1.0, +2.0, both diverged | +1.5 |  | 0.500 | 0.750 | undecided |'
   assert first_row(names[0], names[1]) == f'| beta 0.05 | {cells}'
 
 
@@ -145,7 +148,20 @@ def test_a_run_of_another_commit_is_refused(runs, monkeypatch):
     planned.planned_table(runs, {})
 
 
-def accuracies_of_the_plan():
+def test_a_comparison_is_decided_by_its_corrected_p_value():
+  by_seed = dict(zip(range(4, 12), [1, 2, 3, 4, 5, 6, 7, -0.5], strict=True))
+  p_value = planned.signed_rank_p([*by_seed.values()])
+  comparison = planned.Planned(by_seed, p_value, 0.049)
+  assert comparison.verdict == 'higher'
+  assert comparison._replace(adjusted=0.05).verdict == 'undecided'
+  negative = {seed: -difference for seed, difference in by_seed.items()}
+  assert comparison._replace(differences=negative).verdict == 'lower'
+  # Three lost of eight, but the largest.
+  lost = by_seed | {4: -math.inf, 5: -math.inf, 6: -math.inf}
+  assert comparison._replace(differences=lost).verdict == 'lower'
+
+
+def accuracies_of_the_plan(gain=0):
   """Name -> (config choice, seed, seed of the partition, accuracy), of all its runs."""
   random = np.random.default_rng(1)
   runs = {}
@@ -158,6 +174,7 @@ def accuracies_of_the_plan():
       for seed in range(4, 12):
         # Multiples of 0.01 points, so that some differences are equal.
         accuracy = 0.6 + 1e-4 * int(random.integers(-5, 6))
+        accuracy += gain * choice.endswith('moon')
         runs[f'{stem}_seed{seed}'] = (choice, seed, 'auto', accuracy)
   for algorithm in ('fedavg', 'moon'):
     for seed, partition_seed in ((4, 5), (5, 4)):
@@ -182,22 +199,28 @@ def made_up_run(name, facts):
   )
 
 
+LOST_NAMES = [
+  'moon_cvpr21_moon_seed6',
+  'moon_cvpr21_scaffold_seed7',
+  'curve_beta_0.05_fedavg_seed4',
+  'curve_beta_0.3_fedavg_seed5',
+  'curve_beta_0.3_moon_seed5',
+  'moon_cvpr21_moon_partition.seed=4_seed5',
+]
+
+
 @pytest.mark.parametrize(
-  'lost_names',
+  ('lost_names', 'gain', 'verdict'),
   [
-    [],
-    [
-      'moon_cvpr21_moon_seed6',
-      'moon_cvpr21_scaffold_seed7',
-      'curve_beta_0.05_fedavg_seed4',
-      'curve_beta_0.3_fedavg_seed5',
-      'curve_beta_0.3_moon_seed5',
-      'moon_cvpr21_moon_partition.seed=4_seed5',
-    ],
+    ([], 0, 'undecided'),
+    (LOST_NAMES, 0, 'undecided'),
+    # MOON is above, or below, with every seed.
+    ([], 0.01, 'higher'),
+    ([], -0.01, 'lower'),
   ],
 )
-def test_both_programs_have_the_same_tables(lost_names):
-  made_up = accuracies_of_the_plan()
+def test_both_programs_have_the_same_tables(lost_names, gain, verdict):
+  made_up = accuracies_of_the_plan(gain)
   runs = {name: made_up_run(name, facts) for name, facts in made_up.items()}
   diverged = {name: without_an_end(runs.pop(name)) for name in lost_names}
   ends = {
@@ -205,6 +228,7 @@ def test_both_programs_have_the_same_tables(lost_names):
   }
   _, _, *rows = planned.planned_table(runs, diverged)
   assert rows == [*plan_by_enumeration.planned_rows(ends, {*lost_names})]
+  assert all(row.endswith(f'| {verdict} |') for row in rows)
   _, _, *rows = planned.described_table(runs, diverged)
   _, _, *crossed_rows = planned.crossed_table(runs, diverged)
   described = [*plan_by_enumeration.described_rows(ends, {*lost_names})]
