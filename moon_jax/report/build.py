@@ -44,7 +44,8 @@ def collect(request: Request) -> report_files.Report:
   runs = read(request, note)
   target = results.with_known_algorithm(request.target, runs)
   finished = [run for run in runs if run.ending is Ending.FINISHED]
-  settings = groups.settings(finished, request.choice)
+  diverged = [run for run in runs if run.ending is Ending.DIVERGED]
+  settings = groups.settings(finished, request.choice, diverged)
   all_results = []
   for setting in settings:
     setting_results = results.results(setting, target)
@@ -52,7 +53,7 @@ def collect(request: Request) -> report_files.Report:
       note(line)
     all_results.extend(setting_results)
   trained_models = models.trained_models(settings, request.features, note)
-  report_sections = [
+  all_sections = [
     sections.results(all_results, target),
     *_paper(settings, request),
     *_pivots(finished, request),
@@ -63,6 +64,7 @@ def collect(request: Request) -> report_files.Report:
     sections.models(trained_models),
     sections.runs(runs, groups.varying(runs)),
   ]
+  report_sections = sections.with_own_file_names(all_sections)
   all_charts = [chart for section in report_sections for chart in section.charts]
   return report_files.Report(
     summary=f'finished runs: {len(finished)} of {len(runs)}; series: '

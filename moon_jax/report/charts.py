@@ -269,10 +269,19 @@ def of_setting(setting: Setting) -> list[LineChart]:
     # A series has a line if all its finished runs have the number.
     lines = [line for line in lines if len(line.points)]
     if lines:
+      subject = _subject(name, metric, runs)
+      drawn_labels = {line.label for line in lines}
+      incomplete_labels = [
+        series.label
+        for series in setting.series
+        if series.label not in drawn_labels and _has_some_numbers(series, name)
+      ]
+      if incomplete_labels:
+        subject += f' (without {", ".join(incomplete_labels)}: not in all of its runs)'
       line_charts.append(
         LineChart(
           name=file_name(name.removesuffix('_mean'), setting.title),
-          title=titled(_subject(name, metric, runs), setting.title),
+          title=titled(subject, setting.title),
           x_label='communication rounds',
           y_label=metric.unit,
           lines=lines,
@@ -286,6 +295,11 @@ def _subject(name: str, metric: Metric, runs: Sequence[Run]) -> str:
   if name == traces.ACCURACY and not all(map(traces.has_global_model, runs)):
     return f"{metric.title} (without a global model: mean of the clients' models)"
   return metric.title
+
+
+def _has_some_numbers(series: Series, metric: str) -> bool:
+  """Whether a finished run of the series has the metric in a round."""
+  return any(len(traces.trace(run, metric)) for run in series.finished.values())
 
 
 def _mean_curve(series: Series, metric: str) -> pd.DataFrame:
@@ -409,8 +423,19 @@ def of_sweep(sweep: Sweep) -> LineChart:
     x_label=sweep.knob,
     y_label=traces.GENERAL[sweep.chosen_by].unit,
     lines=lines,
-    ticks=[naming.value_text(value) for value in values],
+    ticks=[_tick(sweep, value) for value in values],
   )
+
+
+def _tick(sweep: Sweep, value: Value) -> str:
+  """'0.1', or '0.1 (2 diverged)' if so many runs with the value did."""
+  num_diverged = sum(
+    len(series_by_value[value].diverged)
+    for series_by_value in sweep.lines.values()
+    if value in series_by_value
+  )
+  text = naming.value_text(value)
+  return f'{text} ({num_diverged} diverged)' if num_diverged else text
 
 
 def _points(

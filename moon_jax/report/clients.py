@@ -17,7 +17,7 @@ from moon_jax.report.escaping import escaped
 from moon_jax.report.groups import Series, Setting
 from moon_jax.report.models import Model
 from moon_jax.report.naming import titled
-from moon_jax.report.results import Row, cells_of
+from moon_jax.report.results import Row, cells_of, cells_over_runs
 from moon_jax.report.runs import Note, Run
 from moon_jax.report.statistics import PairedDifference
 from moon_jax.report.tables import Column, Table
@@ -72,7 +72,8 @@ def rows_over_clients(setting: Setting) -> Iterator[Row]:
       elif column == 'local_accuracy' and numbers == numbers_of_users:
         continue  # all users are clients that train
       for statistic, of_runs in numbers.items():
-        row.update(cells_of(statistic, statistics.estimate(of_runs)))
+        estimate = statistics.estimate(of_runs)
+        row.update(cells_over_runs(statistic, estimate, len(runs)))
       yield row
 
 
@@ -110,20 +111,39 @@ def _read(run: Run, note: Note) -> _Measured | None:
   return _Measured(run, clients._replace(names=escaped(clients.names)))
 
 
-def _are_alike(clients: Clients, other: Clients) -> bool:
-  """Whether two runs have the same clients.
+def _are_alike(measured: _Measured, other: _Measured) -> bool:
+  """Whether two runs have the same clients."""
+  return measured.clients.names == other.clients.names and _share_names(measured, other)
 
-  They are known by the names that the data give, whatever a seed's validation split
-  leaves of their training examples. Clients that are numbers may have been dealt other
-  examples, so their sizes must agree as well.
+
+def _share_names(measured: _Measured, other: _Measured) -> bool:
+  """Whether a name stands for the same client in two runs.
+
+  It does if both have the names from the data, whatever a seed's validation split
+  leaves of the training examples. Numbers do if both runs have dealt each client
+  equally many examples of each class.
   """
-  if clients.names != other.names:
-    return False
-  if not all(name.isdecimal() for name in clients.names):
+  if measured.run.path == other.run.path:
     return True
-  return np.array_equal(
-    clients.training_examples, other.training_examples, equal_nan=True
-  ) and np.array_equal(clients.test_examples, other.test_examples)
+  if _has_names_of_data(measured) and _has_names_of_data(other):
+    return True
+  class_counts = measured.run.class_counts()
+  other_counts = other.run.class_counts()
+  return (
+    class_counts is not None
+    and other_counts is not None
+    and np.array_equal(class_counts, other_counts)
+  )
+
+
+def _has_names_of_data(measured: _Measured) -> bool:
+  """Whether the data name the clients of a run; otherwise they are numbered.
+
+  A run has clients with names, or has tested users alone, of whom its file does not say
+  on how many examples they train.
+  """
+  tested_users_alone = np.isnan(measured.clients.training_examples).all()
+  return bool(measured.run.client_names()) or bool(tested_users_alone)
 
 
 def difference_over_clients(
@@ -158,11 +178,8 @@ def difference_over_clients(
   sizes = clients.loc[in_both, 'test_examples']
   if in_both.empty or not sizes.equals(other_clients.loc[in_both, 'test_examples']):
     return None
-  # Numbers name the same clients only if the data were divided equally.
-  if not run.client_names():
-    class_counts = run.class_counts()
-    if class_counts is None or not np.array_equal(class_counts, other.class_counts()):
-      return None
+  if not _share_names(measured, other_measured):
+    return None
   return statistics.paired_difference(clients['accuracy'], other_clients['accuracy'])
 
 
@@ -202,19 +219,21 @@ class _Comparable(NamedTuple):
 
 def _comparable(setting: Setting, note: Note) -> _Comparable | None:
   """The runs whose clients can be compared; None if no run has recorded clients."""
-  first = None
+  first: _Measured | None = None
   runs_by_series = []
   is_partial = False
   for series in setting.series:
     measured = [_read(run, note) for run in series.finished.values()]
     recorded = [entry for entry in measured if entry is not None]
     if first is None and recorded:
-      first = recorded[0].clients
-    alike = [entry for entry in recorded if _are_alike(entry.clients, first)]
+      first = recorded[0]
+    alike = [entry for entry in recorded if _are_alike(entry, first)]
     is_partial = is_partial or len(alike) < len(recorded)
     if alike:
       runs_by_series.append((series, alike))
-  return first and _Comparable(first, runs_by_series, is_partial)
+  if first is None:
+    return None
+  return _Comparable(first.clients, runs_by_series, is_partial)
 
 
 def _models(clients: Clients) -> dict[str, str]:

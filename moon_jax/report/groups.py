@@ -115,6 +115,8 @@ class Series:
     algorithm: algorithm of the runs.
     runs: all of them.
     finished: sample, the value of what is averaged over, -> finished run.
+    diverged: further runs, which differ from these only in what is averaged over, and
+      diverged.
   """
 
   key: Key
@@ -122,6 +124,7 @@ class Series:
   algorithm: str
   runs: tuple[Run, ...]
   finished: dict[Key, Run]
+  diverged: tuple[Run, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,12 +145,16 @@ class Setting:
     return naming.describe(self.key)
 
 
-def settings(runs: Sequence[Run], choice: Choice) -> list[Setting]:
+def settings(
+  runs: Sequence[Run], choice: Choice, diverged: Sequence[Run] = ()
+) -> list[Setting]:
   """Groups runs.
 
   Args:
     runs: at least one, without duplicates.
     choice: what distinguishes series, and what is averaged over.
+    diverged: further runs, which diverged; those that belong to a series of `runs` are
+      listed there.
 
   Returns:
     Settings ordered by their values. A run without one of the knobs, such as
@@ -163,9 +170,32 @@ def settings(runs: Sequence[Run], choice: Choice) -> list[Setting]:
   found_settings = []
   for setting_key in sorted(_complete(set(keys_by_path.values())), key=_order):
     members = [run for run in runs if set(keys_by_path[run.path]) <= set(setting_key)]
-    series = _series(members, series_knobs, choice.over, varying_knobs)
+    series = [
+      _with_diverged(
+        plain_series,
+        [run for run in diverged if set(_key(run, setting_knobs)) <= set(setting_key)],
+        series_knobs,
+        choice.over,
+      )
+      for plain_series in _series(members, series_knobs, choice.over, varying_knobs)
+    ]
     found_settings.append(Setting(key=setting_key, series=tuple(series)))
   return found_settings
+
+
+def _with_diverged(
+  series: Series,
+  diverged: Sequence[Run],
+  series_knobs: Sequence[str],
+  over: Sequence[str],
+) -> Series:
+  """The series, with those of the diverged runs of its setting that belong to it."""
+  of_series = [
+    run
+    for run in diverged
+    if _key(run, series_knobs) == series.key and not varying([*series.runs, run], over)
+  ]
+  return dataclasses.replace(series, diverged=tuple(of_series))
 
 
 def _knobs_of_algorithms(runs: Sequence[Run], names: Sequence[str]) -> list[str]:

@@ -66,10 +66,12 @@ class _CellText(NamedTuple):
   Attributes:
     mean: the number, or a word.
     std: its deviation; '' without one.
+    note: what follows the numbers, '(1 of 3)'; '' for nothing.
   """
 
   mean: str
   std: str
+  note: str
 
   @property
   def decimals(self) -> str:
@@ -78,29 +80,31 @@ class _CellText(NamedTuple):
 
 
 def _cell_text(column: Column, row: Row) -> _CellText:
-  mean, _, std = column.text(row).partition(' ± ')
-  return _CellText(mean, std)
+  mean, _, std = column.number(row).partition(' ± ')
+  return _CellText(mean, std, column.note(row))
 
 
 def _tex_column(column: Column, rows: Sequence[Row], is_number: bool) -> _TexColumn:
-  """The column; one with deviations takes two columns of the tabular.
+  """The column; one with deviations or notes takes two columns of the tabular.
 
   Each number leaves room for the decimals of the longest one.
   """
   cell_texts = [_cell_text(column, row) for row in rows]
   longest = max((cell.decimals for cell in cell_texts), key=len)
-  has_deviations = any(cell.std for cell in cell_texts)
+  has_two_columns = any(cell.std or cell.note for cell in cell_texts)
   cells = []
   for row, cell in zip(rows, cell_texts, strict=True):
     mean = _mean(cell, column.is_best(row), longest)
-    if not has_deviations:
+    after_mean = ' '.join(word for word in (cell.std, _escaped(cell.note)) if word)
+    if not has_two_columns:
       cells.append(mean)
     elif cell.std:
-      cells.append(f'{mean} & {cell.std}')
+      cells.append(f'{mean} & {after_mean}')
     else:
-      cells.append(rf'\multicolumn{{1}}{{r@{{\phantom{{\,$\pm$\,}}}}}}{{{mean}}} &')
+      mean_alone = rf'\multicolumn{{1}}{{r@{{\phantom{{\,$\pm$\,}}}}}}{{{mean}}}'
+      cells.append(f'{mean_alone} & {after_mean}'.rstrip())
   heading = _escaped(column.heading)
-  if has_deviations:
+  if has_two_columns:
     return _TexColumn(
       alignment=r'r@{\,$\pm$\,}l',
       heading=rf'\multicolumn{{2}}{{c}}{{{heading}}}',

@@ -1,8 +1,8 @@
 """The table for a paper: a row for each method, a column for each setting.
 
 A cell is the mean and the sample deviation over the runs. The best one is bold only if
-the 95 % interval of its paired difference to the second is beyond 0; series whose runs
-all stay at chance are called so.
+the 95 % interval of its paired difference to the second is beyond 0, and if it is known
+which numbers of the column are better. A cell whose runs are all at chance says so.
 """
 
 from collections.abc import Sequence
@@ -12,18 +12,28 @@ import pandas as pd
 
 from moon_jax.catalog import Metric, did_you_mean
 from moon_jax.core.errors import UsageError
+from moon_jax.core.files import is_explained_column
 from moon_jax.core.flags import option
 from moon_jax.report import statistics, tables, traces
 from moon_jax.report.groups import Series, Setting, labels
-from moon_jax.report.results import Row, at_chance, best_key, cells_of, sample_names
+from moon_jax.report.results import (
+  Row,
+  at_chance,
+  best_key,
+  cells_over_runs,
+  note_key,
+  sample_names,
+)
 from moon_jax.report.runs import Run
-from moon_jax.report.tables import AT_CHANCE, Column, Table
+from moon_jax.report.tables import Column, Table
 
-# Words in the names of columns whose lower numbers are better. A metric of tests says
-# itself which of its numbers are.
+# Words in the names of our own columns whose lower numbers are better. A metric of
+# tests says itself which of its numbers are.
 _COSTS = ('loss', 'drift', 'bytes', 'distance')
 # Of any metric a smaller spread over clients is better, and fewer clients without it.
 _COST_ENDS = ('_std', '_undefined')
+# What a cell says whose runs are all at chance.
+_AT_CHANCE = 'at chance'
 
 
 class _PaperColumn(NamedTuple):
@@ -82,13 +92,31 @@ def table(settings: Sequence[Setting], names: Sequence[str]) -> Table | None:
     explanations += f' {tables.OF_CLIENTS_MODELS}'
   if traces.CLIENT_MEAN in names:
     explanations += f' {tables.OF_CLIENT_MEAN}'
+  cell_notes = {
+    row[note_key(entry.column.key)]
+    for row in rows.values()
+    for entry in columns
+    if note_key(entry.column.key) in row
+  }
+  if _AT_CHANCE in cell_notes:
+    explanations += (
+      f' ({_AT_CHANCE}): no run is more than a point above the share of the most '
+      'frequent class among the test examples.'
+    )
+  if cell_notes - {_AT_CHANCE}:
+    explanations += ' (2 of 3): so many of the finished runs have the number.'
+  unranked = [name for name in names if _is_cost(name, all_runs) is None]
+  if unranked:
+    explanations += (
+      f' Not ranked, because it is not known which numbers are better: '
+      f'{", ".join(unranked)}.'
+    )
   return Table(
     name='paper',
     title='For a paper',
     caption=f'In the last round: mean ± sample standard deviation over {num_runs} '
     f'{runs}. Bold: the best, if the 95 % interval of its paired difference to '
-    'the second is beyond 0. At chance: no run is more than a point above the share of '
-    f'the most frequent class.{explanations}',
+    f'the second is beyond 0.{explanations}',
     columns=[Column('series', 'method'), *(entry.column for entry in columns)],
     rows=[row for row in rows.values() if len(row) > 1],
   )
@@ -150,26 +178,36 @@ def _add_cells(rows: dict[str, Row], paper_column: _PaperColumn) -> None:
     if numbers.empty:
       continue
     row = rows[series.label]
-    row.update(cells_of(column.key, statistics.estimate(numbers)))
-    if name == traces.ACCURACY and all(map(at_chance, series.finished.values())):
-      row[column.key + AT_CHANCE] = True
-    else:
-      samples[series.label] = numbers
-  runs = _runs(paper_column.setting)
-  best = statistics.clear_best(samples, is_higher_better=not _is_cost(name, runs))
+    runs = series.finished.values()
+    row.update(cells_over_runs(column.key, statistics.estimate(numbers), len(runs)))
+    if name == traces.ACCURACY and all(map(at_chance, runs)):
+      row[note_key(column.key)] = _AT_CHANCE
+    samples[series.label] = numbers
+  is_cost = _is_cost(name, _runs(paper_column.setting))
+  if is_cost is None:
+    return
+  best = statistics.clear_best(samples, is_higher_better=not is_cost)
   if best is not None:
     rows[best][best_key(column.key)] = True
 
 
-def _is_cost(name: str, runs: Sequence[Run]) -> bool:
-  """Whether lower numbers of a column are better."""
-  if name.endswith(_COST_ENDS):
-    return True
+def _is_cost(name: str, runs: Sequence[Run]) -> bool | None:
+  """Whether lower numbers of a column are better; None if that is not known.
+
+  It is known of metrics of tests and, of our own columns, of accuracies and costs. A
+  column of a callback may be called as it likes: 'perplexity', 'error_rate'.
+  """
+  is_spread = name.endswith(_COST_ENDS)
   for run in runs:
     test_metric = traces.test_metric_of(run, name)
     if test_metric:
-      return test_metric.has('lower')
-  return any(word in name.split('_') for word in _COSTS)
+      return is_spread or test_metric.has('lower')
+  if name != traces.CLIENT_MEAN and not is_explained_column(name):
+    return None
+  words = name.split('_')
+  if is_spread or any(word in words for word in _COSTS):
+    return True
+  return False if 'accuracy' in words else None
 
 
 def _last_numbers(series: Series, name: str) -> pd.Series:

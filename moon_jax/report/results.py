@@ -27,7 +27,7 @@ from moon_jax.report.traces import (
 # The device trains, tests, or waits for the host, which saves and packs in that time.
 _SECONDS = ('train_seconds', 'evaluate_seconds', 'idle_seconds')
 _BYTES = ('bytes_down', 'bytes_up')
-# The numbers of runs that a series averages.
+# The numbers of runs that a series averages, where a cell says if some runs lack it.
 _AVERAGED = (
   'final_accuracy',
   CLIENT_MEAN,
@@ -35,10 +35,9 @@ _AVERAGED = (
   'mean_of_last_5',
   'std_over_models',
   'lowest_model',
-  'rounds_to_target',
-  'megabytes_to_target',
-  'seconds_to_target',
 )
+# Those that it averages over the runs that reach the target; a column counts these.
+_TO_TARGET = ('rounds_to_target', 'megabytes_to_target', 'seconds_to_target')
 # The averages of which the clearly best is marked.
 _RANKED = ('final_accuracy', CLIENT_MEAN, 'best_accuracy', 'mean_of_last_5')
 # Those of them that depend on which rounds were tested.
@@ -209,6 +208,8 @@ def _result(setting: Setting, series: Series, target: Target) -> Result:
   }
   metrics = test_metrics_of(list(series.finished.values()))
   for name in (*_AVERAGED, *metrics):
+    row.update(cells_over_runs(name, statistics.estimate(runs[name]), len(runs)))
+  for name in _TO_TARGET:
     row.update(cells_of(name, statistics.estimate(runs[name])))
   row.update(cells_of('mean_accuracy', statistics.estimate(runs['final_accuracy'])))
   baseline = groups.matching(setting, series, BASELINE)
@@ -226,6 +227,14 @@ def cells_of(name: str, estimate: Estimate) -> Row:
     f'{name}_std': estimate.std if is_there else None,
     f'{name}_n': estimate.n if is_there else None,
   }
+
+
+def cells_over_runs(name: str, estimate: Estimate, num_runs: int) -> Row:
+  """`cells_of`, with a note in the cell if only some of the runs have the number."""
+  cells = dict(cells_of(name, estimate))
+  if 0 < estimate.n < num_runs:
+    cells[note_key(name)] = f'{estimate.n} of {num_runs}'
+  return cells
 
 
 def _range(numbers: Sequence[int]) -> int | str | None:
@@ -314,6 +323,11 @@ def best_key(name: str) -> str:
   return f'{name}_is_best'
 
 
+def note_key(name: str) -> str:
+  """The key of a row for what a cell says after its number, such as '1 of 3'."""
+  return f'{name}_note'
+
+
 def _state(run: Run) -> str:
   """How the run ended: 'finished', or 'finished, at chance'."""
   is_useless = run.ending is Ending.FINISHED and at_chance(run)
@@ -323,15 +337,15 @@ def _state(run: Run) -> str:
 def at_chance(run: Run) -> bool:
   """Whether the run's last accuracy is that of a model that has learned nothing.
 
-  It is at most a point above the share of the most frequent class in the training data,
-  which a constant prediction reaches.
+  It is at most a point above the share of the most frequent class among the test
+  examples, which a constant prediction reaches. Of a run that does not record this
+  share it is not known, and not said.
   """
-  class_counts = run.class_counts()
+  class_counts = run.test_class_counts()
   accuracy = last_accuracy(run)
   if class_counts is None or accuracy is None or not class_counts.sum():
     return False
-  of_classes = class_counts.sum(axis=0)
-  return accuracy <= of_classes.max() / of_classes.sum() + _ABOVE_CHANCE
+  return accuracy <= class_counts.max() / class_counts.sum() + _ABOVE_CHANCE
 
 
 # --- what a reader must know ----------------------------------------------------------
@@ -364,7 +378,18 @@ def notes_on(
       notes.append(
         f'{prefix}{result.series.label}: {num_at_chance} of {len(runs)} runs at '
         'chance: their last test accuracy is at most a point above the share of the '
-        'most frequent class'
+        'most frequent class among the test examples'
+      )
+    incomplete_metrics = [
+      f'"{test_metric.metric.title}" ({result.row[note_key(column)]})'
+      for column, test_metric in test_metrics_of(list(runs)).items()
+      if note_key(column) in result.row
+    ]
+    if incomplete_metrics:
+      notes.append(
+        f'{prefix}{result.series.label}: only some runs have a number of '
+        f'{", ".join(incomplete_metrics)}: means are over these runs, and there is no '
+        'curve over the rounds'
       )
     for part in _edited_parts(result.series.runs):
       notes.append(

@@ -102,6 +102,15 @@ class Run:
     arrays = read_arrays(self.path / run_files.PARTITION, run_files.PARTITION_KINDS)
     return None if arrays is None else arrays['class_counts']
 
+  def test_class_counts(self) -> np.ndarray | None:
+    """[Y] test examples of each class; None if not recorded.
+
+    They are in the confusion matrix of a run with a global model and `metrics`.
+    """
+    kinds = {'confusion': run_files.CONFUSION_KINDS['confusion']}
+    arrays = read_arrays(self.path / run_files.CONFUSION, kinds)
+    return None if arrays is None else arrays['confusion'].sum(axis=1)
+
   def client_names(self) -> list[str]:
     """[N] names of the clients; [] if they are numbered."""
     try:

@@ -34,6 +34,31 @@ class Section(NamedTuple):
   charts: Sequence[Chart] = ()
 
 
+def with_own_file_names(page_sections: Sequence[Section]) -> list[Section]:
+  """The sections, of whose charts no two have one file name."""
+  all_charts = [chart for section in page_sections for chart in section.charts]
+  names = iter(_own_names([chart.name for chart in all_charts]))
+  return [
+    section._replace(
+      charts=[chart._replace(name=next(names)) for chart in section.charts]
+    )
+    for section in page_sections
+  ]
+
+
+def _own_names(names: Sequence[str]) -> list[str]:
+  """The names, a repeated one with a number: runs/a_b and runs/a/b have one name."""
+  names_at_first = {*names}
+  own_names: dict[str, None] = {}  # in their order
+  for name_at_first in names:
+    name, number = name_at_first, 1
+    while name in own_names or (number > 1 and name in names_at_first):
+      number += 1
+      name = f'{name_at_first}-{number}'
+    own_names[name] = None
+  return [*own_names]
+
+
 # --- numbers of runs ------------------------------------------------------------------
 
 
@@ -106,29 +131,39 @@ def sweeps(settings: Sequence[Setting]) -> Section:
   return Section(
     title='Sweeps',
     text='Means over the finished runs in the last round that all runs of a plot were '
-    'tested in; bands are one sample standard deviation.',
+    'tested in; bands are one sample standard deviation. "(2 diverged)" after a value '
+    'counts the runs with it that diverged, which are in no mean.',
     tables=[tables.of_series(tables.CHOSEN, rows)] if rows else [],
     charts=[charts.of_sweep(sweep) for sweep in all_sweeps],
   )
 
 
 def _chosen_values(sweep: Sweep) -> Iterator[Row]:
-  """The value of the knob that is best on each line."""
+  """The value of the knob that is best on each line.
+
+  A value with which a run diverged is chosen only if no value is without one.
+  """
   for label, series_by_value in sweep.lines.items():
+    without_diverged = [
+      value for value, series in series_by_value.items() if not series.diverged
+    ]
     accuracies = {
-      value: sweep.accuracy(series, sweep.chosen_by)
-      for value, series in series_by_value.items()
+      value: sweep.accuracy(series_by_value[value], sweep.chosen_by)
+      for value in without_diverged or series_by_value
     }
     best_value = max(accuracies, key=accuracies.get)
+    chosen_series = series_by_value[best_value]
     yield {
       'setting': sweep.setting or None,
       'knob': sweep.knob,
       'series': label,
       'rounds': sweep.num_rounds,
       'value': naming.value_text(best_value),
+      'n': len(chosen_series.finished),
+      'diverged': len(chosen_series.diverged),
       'by': sweep.chosen_by.partition('_')[0],
       'chosen_accuracy': accuracies[best_value],
-      'test_accuracy': sweep.accuracy(series_by_value[best_value], traces.ACCURACY),
+      'test_accuracy': sweep.accuracy(chosen_series, traces.ACCURACY),
     }
 
 
@@ -180,28 +215,11 @@ def models(trained_models: Sequence[Model]) -> Section:
     'state of t-SNE for each; colour and number or name are the class. The confusion '
     'matrices count all test examples, and so do the accuracies for each class.',
     tables=list(_by_class(trained_models)),
-    charts=_with_own_names(
-      [
-        *(_embedding(model) for model in trained_models),
-        *(_confusion(model) for model in trained_models),
-      ]
-    ),
+    charts=[
+      *(_embedding(model) for model in trained_models),
+      *(_confusion(model) for model in trained_models),
+    ],
   )
-
-
-def _with_own_names(drawings: Sequence[Chart]) -> list[Chart]:
-  """The charts, of which no two have one name: runs/a_b and runs/a/b would."""
-  first_names = {drawing.name for drawing in drawings}
-  given_names: set[str] = set()
-  renamed = []
-  for drawing in drawings:
-    name, number = drawing.name, 1
-    while name in given_names or (number > 1 and name in first_names):
-      number += 1
-      name = f'{drawing.name}-{number}'
-    given_names.add(name)
-    renamed.append(drawing._replace(name=name))
-  return renamed
 
 
 def _embedding(model: Model) -> Scatter:

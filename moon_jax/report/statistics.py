@@ -100,16 +100,17 @@ def clear_best(
 
   Returns:
     The name; None if there are fewer than two, or fewer than two pairs of the best and
-    the second, or if the interval reaches 0, or if another is as good in the samples
-    that it shares with the best: their other samples made the difference.
+    the second, or if all differences of these pairs are equal, which say nothing of
+    their deviation, or if the interval reaches 0, or if another is as good in the
+    samples that it shares with the best: their other samples made the difference.
   """
   sign = 1.0 if is_higher_better else -1.0
   ranking = sorted(samples, key=lambda name: sign * samples[name].mean(), reverse=True)
   if len(ranking) < 2:
     return None
   best, second = ranking[:2]
-  difference = paired_difference(samples[best], samples[second]).estimate
-  is_clear = difference.n > 1 and (
+  difference, p_value = paired_difference(samples[best], samples[second])
+  is_clear = p_value is not None and (
     sign * difference.mean - difference.half_width > ROUNDING
   )
   leads = [

@@ -8,13 +8,11 @@ import pandas as pd
 from moon_jax.catalog import Metric
 from moon_jax.report import traces
 from moon_jax.report.naming import titled
-from moon_jax.report.results import Result, Row, best_key
+from moon_jax.report.results import Result, Row, best_key, note_key
 from moon_jax.report.traces import TestMetric
 
 Cell = str | int | float | None
 _ESTIMATE = ('_mean', '_std', '_n')
-# After the key of a column: whether a row's runs all stay at chance.
-AT_CHANCE = '_is_at_chance'
 
 
 class Column(NamedTuple):
@@ -49,15 +47,22 @@ class Column(NamedTuple):
     cell = row.get(self.keys[0])
     return None if pd.isna(cell) else cell
 
+  def note(self, row: Row) -> str:
+    """What a reader must know of a cell: '(1 of 3)' if two runs lack it; else ''."""
+    note = row.get(note_key(self.key))
+    return f'({note})' if note else ''
+
   def text(self, row: Row) -> str:
-    """A cell as a reader sees it: '83.12 ± 0.41'."""
+    """A cell as a reader sees it: '83.12 ± 0.41', or '83.12 (1 of 3)'."""
+    return f'{self.number(row)} {self.note(row)}'.rstrip()
+
+  def number(self, row: Row) -> str:
+    """A cell without its note: '83.12 ± 0.41'."""
     cell = self.cell(row)
     if cell is None:
       return '-'
     if isinstance(cell, str | int):
       return str(cell)
-    if row.get(self.key + AT_CHANCE):
-      return 'at chance'
     if self.key.endswith('p_value') and cell < 1e-4:
       return '<0.0001'
     text = f'{cell * self.scale:{self.number_format}}'
@@ -199,8 +204,9 @@ ACCURACY = _by_series(
   title='Accuracy',
   caption='Mean ± sample standard deviation over the n finished runs of a series. A '
   'difference to FedAvg is the mean over the seeds that both have, with equally many '
-  'rounds; p is the p-value of a two-sided paired t-test, and - with fewer than two '
-  'pairs, or if all differences are equal. '
+  'rounds; p is the p-value of a two-sided paired t-test, not corrected for the number '
+  'of comparisons, and - with fewer than two pairs, or if all differences are equal. '
+  '(2 of 3): so many of the runs have the number. '
   'The accuracy of the best round is on the test set, in the round in which the number '
   'under "best by" is best, and may be below the final accuracy: "test" is the '
   'accuracy on the test split, "validation macro f1" another number on the validation '
@@ -240,10 +246,14 @@ CHOSEN = _by_series(
   title='Chosen values',
   caption='For each line of a sweep, the value with the highest mean accuracy, after '
   'the given rounds, on the split under "chosen by", and its mean accuracy on the test '
-  'set.',
+  'set: means over the n finished runs with this value. A value with which a run '
+  'diverged is chosen only if no value is without one; "diverged" counts the runs with '
+  'the chosen value that did.',
   columns=[
     Column('knob', 'knob'),
     Column('value', 'chosen value'),
+    Column('n', 'n'),
+    Column('diverged', 'diverged'),
     Column('by', 'chosen by'),
     Column('rounds', 'rounds'),
     _percent('chosen_accuracy', 'accuracy chosen by, %'),
@@ -261,7 +271,7 @@ METRICS = _by_series(
   name='metrics',
   title='Metrics',
   caption='In the last test: mean ± sample standard deviation over the n finished runs '
-  'of a series.',
+  'of a series, or over those that have the number: (2 of 3).',
   columns=[],
 )
 OWN_MODELS = _by_series(
@@ -282,7 +292,8 @@ CLIENT_TESTS = _by_series(
   title='Accuracy of clients on their own tests',
   caption='Each client, or user, is tested on examples of its own in the last round, '
   'and counts once. The worst tenth is there if a tenth is at least one client. Mean ± '
-  'sample standard deviation over the n runs.',
+  'sample standard deviation over the n runs, or over those that have the number: (2 '
+  'of 3).',
   columns=[
     Column('model', 'model'),
     Column('n', 'n'),

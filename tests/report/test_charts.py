@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from moon_jax.report import charts, sections
+from moon_jax.report.sections import Section
 from tests.report.reports import Collected, settings_of, write_runs
 from tests.run_directories import write_run
 
@@ -55,6 +56,32 @@ def test_a_sweep_is_after_equally_many_rounds(tmp_path):
   assert list(line.points['n']) == [1, 2, 1]
   assert level.label == 'FedAvg'
   assert list(level.points['mean']) == pytest.approx([30.0] * 3)
+
+
+def test_a_value_with_which_a_run_diverged_is_chosen_last(tmp_path):
+  write_runs(
+    tmp_path,
+    {
+      '1': ([0.5, 0.5], 'moon.mu=1'),
+      '1b': ([0.5, 0.6], 'moon.mu=1 seed=1'),
+      '5': ([0.5, 0.9], 'moon.mu=5'),
+    },
+  )
+  diverged = {
+    '5b': ([0.5, 0.5], 'moon.mu=5 seed=1'),
+    'of another experiment': ([0.5, 0.5], 'moon.mu=1 optimizer.learning_rate=9'),
+  }
+  write_runs(tmp_path, diverged, train_loss=None)
+
+  def chosen():
+    report = Collected(tmp_path)
+    (row,) = report.rows('chosen')
+    cells = row['value'], row['n'], row['diverged'], float(row['chosen_accuracy'])
+    return cells, report.charts()['sweep-moon.mu'].ticks
+
+  assert chosen() == (('1', '2', '0', 0.55), ['1', '5 (1 diverged)'])
+  write_runs(tmp_path, {'1c': ([0.5], 'moon.mu=1 seed=2')}, train_loss=None)
+  assert chosen() == (('5', '1', '1', 0.9), ['1 (1 diverged)', '5 (1 diverged)'])
 
 
 def test_a_knob_may_be_auto_beside_numbers(tmp_path):
@@ -126,9 +153,26 @@ def test_runs_whose_names_are_one_file_name_have_pictures_of_their_own():
     for title in ('a/b', 'a_b')
   ]
   other = matrices[0]._replace(name='confusion-a_b-2')
-  renamed = sections._with_own_names([*matrices, other])
-  names = ['confusion-a_b', 'confusion-a_b-3', 'confusion-a_b-2']
-  assert [chart.name for chart in renamed] == names
+  renamed = sections.with_own_file_names(
+    [Section('a', charts=matrices[:1]), Section('b', charts=[matrices[1], other])]
+  )
+  names = [[chart.name for chart in section.charts] for section in renamed]
+  assert names == [['confusion-a_b'], ['confusion-a_b-3', 'confusion-a_b-2']]
+
+
+def test_settings_whose_names_are_one_file_name_have_pictures_of_their_own(tmp_path):
+  words = 'data.source=npz data.path=sets/a'
+  runs_by_name = {
+    'semicolon': ([0.5], f'{words};b.npz'),
+    'colon': ([0.5], f'{words}:b.npz'),
+  }
+  report = Collected(write_runs(tmp_path, runs_by_name))
+  titles = {
+    chart.title
+    for chart in report.charts().values()
+    if chart.name.startswith('test_accuracy-')
+  }
+  assert titles == {f'Test accuracy: path=sets/a{sign}b.npz' for sign in ';:'}
 
 
 def test_a_damaged_partition_is_not_drawn(tmp_path):

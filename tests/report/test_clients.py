@@ -77,6 +77,9 @@ def write_clients(path, columns, names, rng, num_rounds):
         line.update(round_records.over_clients(accuracy * sizes, sizes, column))
 
   edit_lines(path / 'metrics.jsonl', add)
+  # The data name the clients.
+  class_counts = np.ones((len(names), 3), int)
+  np.savez(path / 'partition.npz', class_counts=class_counts, clients=np.array(names))
   listed = Columns(names=names, training_examples=7.0 * sizes, test_examples=sizes)
   with ClientFile(path, listed, tested_rounds=[]) as file:
     for number, numbers in enumerate(numbers_by_round, 1):
@@ -177,7 +180,7 @@ def test_first_tables_have_the_clients_own_tests(tmp_path):
   for seed in (0, 1):
     for algorithm, accuracy, client_accuracy in (
       ('fedavg', 0.9, 0.8),
-      ('fedper', 0.6, 0.95),
+      ('fedper', 0.6 + seed / 100, 0.95 + seed / 100),
     ):
       path = tmp_path / f'{algorithm}-{seed}'
       write_run(path, [accuracy], NATURAL, f'--config.algorithm={algorithm}', seed=seed)
@@ -200,11 +203,11 @@ def test_first_tables_have_the_clients_own_tests(tmp_path):
     'own tests: pairs',
     'own tests: p',
   ]
-  # 95 - 80 on clients' own tests, 60 - 90 on the test set.
+  # 95 - 80 and 96 - 80 on clients' own tests, 60 - 90 and 61 - 90 on the test set.
   fedper = dict(zip(headings, accuracy.texts()[1], strict=True))
-  assert fedper['own tests - FedAvg, points'] == '+15.00 ± 0.00'
+  assert fedper['own tests - FedAvg, points'] == '+15.50 ± 0.71'
   assert fedper['own tests: pairs'] == '2'
-  assert fedper['final - FedAvg, points'] == '-30.00 ± 0.00'
+  assert fedper['final - FedAvg, points'] == '-29.50 ± 0.71'
   paper = report.table('paper')
   assert [column.heading for column in paper.columns] == [
     'method',
@@ -213,7 +216,7 @@ def test_first_tables_have_the_clients_own_tests(tmp_path):
   ]
   assert paper.texts() == [
     ['FedAvg', '90.00 ± 0.00', '80.00 ± 0.00'],
-    ['FedPer', '60.00 ± 0.00', '95.00 ± 0.00'],
+    ['FedPer', '60.50 ± 0.71', '95.50 ± 0.71'],
   ]
   best = [
     [row['series'] for row in paper.rows if c.is_best(row)] for c in paper.columns
@@ -388,11 +391,14 @@ def write_with_a_stranger(path, algorithm, columns, are_clients=True):
 def test_means_over_clients_are_over_users_who_train(tmp_path):
   """The global model is bad for a stranger, whom no client's own model is for."""
   users = {'user_accuracy': [0.9, 0.7, 0.1], 'user_ece': [0.1, 0.3, 0.9]}
-  own = {'personal_accuracy': [0.7, 0.6, np.nan], 'personal_ece': [0.2, 0.2, np.nan]}
+  own_models = {
+    'personal_accuracy': [0.7, 0.6, np.nan],
+    'personal_ece': [0.2, 0.2, np.nan],
+  }
   for algorithm, columns in (
     ('fedavg', users),
     ('fedprox', users | {'user_accuracy': [0.8, 0.7, 0.4]}),
-    ('ditto', users | own),
+    ('ditto', users | own_models),
   ):
     write_with_a_stranger(tmp_path / algorithm, algorithm, columns)
   report = Collected(tmp_path)
@@ -578,20 +584,56 @@ def test_runs_with_other_clients_are_not_averaged(tmp_path):
   assert 'Runs with other clients are left out.' in table.caption
 
 
-def test_named_clients_are_averaged_whatever_validation_leaves_them():
-  sizes = np.array([60.0, 58.0])
-  recorded = Clients(
-    names=['city', 'rural'],
-    training_examples=sizes,
-    test_examples=np.array([23, 23]),
-    rounds=np.array([1]),
-    numbers={},
+DEALT = [[50, 10], [10, 48]]
+DEALT_ANEW = [[10, 50], [48, 10]]  # each client has as many examples
+LEFT_BY_VALIDATION = [[49, 10], [10, 47]]
+
+
+@pytest.mark.parametrize(
+  ('names', 'data_give_names', 'other_class_counts', 'are_alike'),
+  [
+    (['city', 'rural'], True, LEFT_BY_VALIDATION, True),
+    (['101', '7'], True, LEFT_BY_VALIDATION, True),
+    (['0', '1'], False, DEALT, True),
+    (['0', '1'], False, DEALT_ANEW, False),
+    (['0', '1'], False, LEFT_BY_VALIDATION, False),
+    (['0', '1'], False, None, False),
+  ],
+)
+def test_clients_are_the_same_by_names_of_the_data_or_by_what_was_dealt(
+  tmp_path, names, data_give_names, other_class_counts, are_alike
+):
+  measured = []
+  for seed, class_counts in enumerate((DEALT, other_class_counts)):
+    path = write_run(tmp_path / f's{seed}', [0.5], seed=seed)
+    partition = path / 'partition.npz'
+    if class_counts is None:
+      partition.unlink()
+    elif data_give_names:
+      np.savez(partition, class_counts=class_counts, clients=np.array(names))
+    else:
+      np.savez(partition, class_counts=class_counts)
+    (run,) = runs.find([path], print)
+    recorded = Clients(
+      names=names,
+      training_examples=np.sum(class_counts or DEALT, axis=1).astype(float),
+      test_examples=np.array([23, 23]),
+      rounds=np.array([1]),
+      numbers={},
+    )
+    measured.append(clients._Measured(run, recorded))
+  first, other = measured
+  assert clients._are_alike(first, other) == are_alike
+  assert clients._are_alike(other, first) == are_alike
+  assert clients._are_alike(other, other)
+  # Users who are tested, whatever clients the examples were dealt to.
+  first, other = (
+    clients._Measured(
+      entry.run, entry.clients._replace(training_examples=np.full(2, np.nan))
+    )
+    for entry in measured
   )
-  of_another_seed = recorded._replace(training_examples=sizes - 1)
-  assert clients._are_alike(recorded, of_another_seed)
-  numbered = recorded._replace(names=['0', '1'])
-  assert clients._are_alike(numbered, numbered)
-  assert not clients._are_alike(numbered, of_another_seed._replace(names=['0', '1']))
+  assert clients._are_alike(first, other)
 
 
 def test_a_damaged_file_of_clients_is_one_line(tmp_path, capsys):

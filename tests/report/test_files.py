@@ -207,18 +207,18 @@ PLACES = {
 
 @pytest.mark.parametrize('kind', PLACES)
 def test_a_report_replaces_what_is_in_the_place_of_its_files(kind, report, old_report):
-  keep = old_report.parent / 'keep'
+  precious = old_report.parent / 'keep'
   names = names_of(old_report)
   for name in names[:-1]:
     (old_report / name).unlink()
-    PLACES[kind](old_report / name, keep)
+    PLACES[kind](old_report / name, precious)
   if kind == 'folder':
     for name in names[:-1]:
       with pytest.raises(UsageError, match='cannot be written: Is a directory: '):
         write(report, old_report)
       shutil.rmtree(old_report / name)
   write(report, old_report)
-  assert processes.contents(keep) == {'a': b'precious'}
+  assert processes.contents(precious) == {'a': b'precious'}
   for name in names:
     status = (old_report / name).lstat()
     assert stat.S_ISREG(status.st_mode)
@@ -236,10 +236,10 @@ NO_FOLDER = ('file link', 'folder link', 'dangling link', 'hard link', 'pipe')
   ],
 )
 def test_a_report_writes_in_no_folder_of_others(kind, name, report, old_report):
-  keep = old_report.parent / 'keep'
+  precious = old_report.parent / 'keep'
   path = old_report / name
   shutil.rmtree(path) if path.is_dir() else path.unlink()
-  PLACES[kind](path, keep)
+  PLACES[kind](path, precious)
   before = processes.contents(old_report.parent)
   with pytest.raises(UsageError, match=r'is a link|another program|File exists'):
     write(report, old_report)

@@ -2,15 +2,16 @@
 
 import functools
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import moon_jax
 from moon_jax.core.errors import UsageError
-from moon_jax.report import latex, report_files, statistics, tables
+from moon_jax.report import latex, report_files, results, runs, statistics, tables
 from moon_jax.report.tables import Column, Table
 from tests.report.reports import Collected, write_runs
-from tests.run_directories import edit_lines
+from tests.run_directories import edit_lines, write_run
 
 # --- LaTeX ----------------------------------------------------------------------------
 
@@ -33,17 +34,21 @@ def test_latex_of_numbers_of_all_kinds():
     {'name': 'B', 'x_mean': 0.7, 'x_std': None, 'd': 2.0, 'x_is_best': True},
     {'name': 'C', 'x_mean': 0.70004, 'x_std': 0.1, 'd': None, 'command': 'python'},
     {'name': 'D', 'x_mean': 0.1, 'x_std': 0.1, 'd': 0.0, 'command': 'python'},
+    {'name': 'E', 'x_mean': 0.2, 'x_note': '1 of 3'},
+    {'name': 'F', 'x_mean': 0.2, 'x_std': 0.1, 'x_note': '2 of 3'},
   ]
   lines = lines_of(columns, rows)
   assert lines[0] == r'\begin{tabular}{lr@{\,$\pm$\,}lr}'
   assert lines[2] == r'a\_b \& c & \multicolumn{2}{c}{x, \%} & d \\'
-  a, b, c, d = lines[4:8]
+  a, b, c, d, e, f = lines[4:10]
   assert a == r'A & 50.00 & 1.00 & $-$1.5 \\'
   assert b.startswith(r'B & \multicolumn{1}{r')
   assert r'\textbf{70.00}' in b
   assert b.endswith(r' & $+$2.0 \\')
   assert c == r'C & 70.00 & 10.00 & - \\'
   assert d == r'D & 10.00 & 10.00 & $+$0.0 \\'
+  assert e == r'E & \multicolumn{1}{r@{\phantom{\,$\pm$\,}}}{20.00} & (1 of 3) & - \\'
+  assert f == r'F & 20.00 & 10.00 (2 of 3) & - \\'
 
 
 def test_latex_leaves_room_where_a_number_has_fewer_decimals():
@@ -76,13 +81,17 @@ def test_the_best_is_clear_of_the_second_by_hand():
   # 0.01, 0.03 and 0.05: deviation 0.02, half of the interval 0.0497.
   assert best_of(methods | {'a': [0.51, 0.73, 0.65]}) is None
   # Of costs, the lowest is best.
-  assert best_of({'a': [1.0, 2.0], 'b': [2.0, 3.0]}, is_higher_better=False) == 'a'
+  assert best_of({'a': [1.0, 2.0], 'b': [2.0, 3.01]}, is_higher_better=False) == 'a'
 
 
 def test_one_pair_or_one_method_has_no_best():
   assert best_of({'a': [0.9], 'b': [0.1]}) is None
   assert best_of({'a': [0.9, 0.9]}) is None
   assert best_of({'a': [0.9, 0.9], 'b': [0.9, 0.9]}) is None
+  # Both are better by 0.02, one test image of fifty: an interval without a width.
+  assert best_of({'a': [0.52, 0.62], 'b': [0.5, 0.6]}) is None
+  assert best_of({'a': [0.52, 0.64], 'b': [0.5, 0.62]}) is None
+  assert best_of({'a': [0.920, 0.921], 'b': [0.5, 0.5]}) == 'a'
   # 'c' is above 'a' with both seeds of 'a', and below it by a third that 'a' lacks.
   led = {'a': [0.8, 0.81], 'b': [0.7, 0.711], 'c': [0.82, 0.83, 0.4]}
   assert best_of(led) is None
@@ -95,18 +104,29 @@ def test_one_pair_or_one_method_has_no_best():
 
 
 def write_methods(folder, accuracies_by_method):
-  """A run for each method, beta and seed: (algorithm, beta) -> final accuracies."""
-  return write_runs(
-    folder,
-    {
-      f'{algorithm}-{beta}-{seed}': (
-        [0.5, accuracy],
-        f'algorithm={algorithm} partition.beta={beta} seed={seed}',
-      )
-      for (algorithm, beta), accuracies in accuracies_by_method.items()
-      for seed, accuracy in enumerate(accuracies)
-    },
-  )
+  """A run for each method, beta and seed: (algorithm, beta) -> final accuracies.
+
+  Half of the test examples are of one class.
+  """
+  runs_by_name = {
+    f'{algorithm}-{beta}-{seed}': (
+      [0.5, accuracy],
+      f'algorithm={algorithm} partition.beta={beta} seed={seed}',
+    )
+    for (algorithm, beta), accuracies in accuracies_by_method.items()
+    for seed, accuracy in enumerate(accuracies)
+  }
+  write_runs(folder, runs_by_name)
+  for name in runs_by_name:
+    write_confusion(folder / name, [50, 30, 20])
+  return folder
+
+
+def write_confusion(path, test_class_counts):
+  """Writes the confusion matrix of a model that predicts class 0 only."""
+  confusion = np.zeros((3, 3), int)
+  confusion[:, 0] = test_class_counts
+  np.savez(path / 'confusion.npz', round=np.asarray(1), confusion=confusion)
 
 
 @pytest.fixture(scope='module')
@@ -118,7 +138,7 @@ def methods(tmp_path_factory):
       ('fedavg', 0.5): [0.60, 0.70, 0.65],
       ('moon', 0.5): [0.70, 0.60, 0.68],
       ('fedavg', 5): [0.70, 0.80, 0.75],
-      ('moon', 5): [0.75, 0.85, 0.80],
+      ('moon', 5): [0.75, 0.86, 0.79],
       ('scaffold', 5): [0.10, 0.20, 0.10],
     },
   )
@@ -133,13 +153,15 @@ def test_a_table_for_a_paper_has_a_row_for_each_method(methods):
   ]
   assert table.texts() == [
     ['FedAvg', '65.00 ± 5.00', '75.00 ± 5.00'],
-    ['SCAFFOLD', '-', 'at chance'],
-    ['MOON', '66.00 ± 5.29', '80.00 ± 5.00'],
+    ['SCAFFOLD', '-', '13.33 ± 5.77 (at chance)'],
+    ['MOON', '66.00 ± 5.29', '80.00 ± 5.57'],
   ]
+  assert '(at chance): no run is more than a point above the share' in table.caption
   text = latex.text(table)
   assert text.count('textbf') == 1
-  assert r'\textbf{80.00} & 5.00' in text
-  assert '| **80.00 ± 5.00** |' in report_files.markdown(table)
+  assert r'\textbf{80.00} & 5.57' in text
+  assert r'13.33 & 5.77 (at chance) \\' in text
+  assert '| **80.00 ± 5.57** ' in report_files.markdown(table)
 
 
 def test_runs_at_chance_are_called_so(methods, capsys):
@@ -152,6 +174,31 @@ def test_runs_at_chance_are_called_so(methods, capsys):
     ('fedavg', 'finished'),
     ('moon', 'finished'),
   }
+
+
+@pytest.mark.parametrize(
+  ('training', 'test', 'accuracy', 'is_at_chance'),
+  [
+    # Training examples have a long tail, test examples have none.
+    ([90, 5, 5], [30, 30, 30], 0.63, False),
+    ([90, 5, 5], [30, 30, 30], 0.34, True),
+    # Training is balanced, and a constant prediction is right for 90 % of the test.
+    ([30, 30, 30], [90, 5, 5], 0.905, True),
+    ([30, 30, 30], [90, 5, 5], 0.92, False),
+    # Without the test examples' classes nothing is known.
+    ([90, 5, 5], None, 0.3, False),
+    ([90, 5, 5], [0, 0, 0], 0.3, False),
+  ],
+)
+def test_chance_is_that_of_the_test_examples(
+  tmp_path, training, test, accuracy, is_at_chance
+):
+  path = write_run(tmp_path / 'run', [accuracy])
+  np.savez(path / 'partition.npz', class_counts=np.array([training]))
+  if test:
+    write_confusion(path, test)
+  (run,) = runs.find([tmp_path], print)
+  assert results.at_chance(run) == is_at_chance
 
 
 def test_other_columns_of_a_paper(methods):
@@ -189,18 +236,28 @@ def test_a_metric_says_itself_which_numbers_are_best(tmp_path, own_parts):
     'user_error_free_undefined': 'MOON',
     'train_loss': 'MOON',
     'bytes_up': 'MOON',
+    'user_accuracy_min': 'FedAvg',
+    # Of callbacks, and of ours that are neither an accuracy nor a cost.
+    'perplexity': None,
+    'error_rate': None,
+    'loss_reduction': None,
+    'accuracy_gap': None,
+    'positive_cosine': None,
   }
   for algorithm, number in (('fedavg', 0.2), ('moon', 0.1)):
-    numbers = dict.fromkeys(best_by_column, number)
     flags = f'algorithm={algorithm} metrics=ece,brier,error_free'
     for seed in (0, 1):
+      numbers = dict.fromkeys(best_by_column, number * (1 + seed / 100))
       name = f'{algorithm}-{seed}'
       write_runs(tmp_path, {name: ([0.8], f'{flags} seed={seed}')})
       edit_lines(tmp_path / name / 'metrics.jsonl', functools.partial(add, numbers))
   paper = f'--paper={",".join(best_by_column)}'
   table = Collected(tmp_path, [paper]).table('paper')
   for column, best in zip(table.columns[1:], best_by_column.values(), strict=True):
-    assert [row['series'] for row in table.rows if column.is_best(row)] == [best]
+    marked = [row['series'] for row in table.rows if column.is_best(row)]
+    assert marked == ([best] if best else []), column.key
+  unranked = ', '.join(name for name, best in best_by_column.items() if not best)
+  assert f'it is not known which numbers are better: {unranked}.' in table.caption
 
 
 def add(numbers, line):
@@ -233,14 +290,14 @@ def two_knobs(tmp_path_factory):
   Their best accuracy, 0.95, is not their last.
   """
   finals = {
-    'algorithm=fedavg partition.beta=0.5': 0.35,
-    'algorithm=fedavg partition.beta=5': 0.80,
-    'algorithm=moon partition.beta=0.5': 0.45,
+    'algorithm=fedavg partition.beta=0.5': (0.35, 0.36),
+    'algorithm=fedavg partition.beta=5': (0.80, 0.81),
+    'algorithm=moon partition.beta=0.5': (0.45, 0.462),
   }
   runs_by_name = {
-    f'{words} {seed}': ([0.95, final + seed / 100], f'{words} seed={seed}')
-    for words, final in finals.items()
-    for seed in (0, 1)
+    f'{words} {seed}': ([0.95, final], f'{words} seed={seed}')
+    for words, finals_of_seeds in finals.items()
+    for seed, final in enumerate(finals_of_seeds)
   }
   return write_runs(tmp_path_factory.mktemp('pivot'), runs_by_name)
 
@@ -253,7 +310,7 @@ def test_a_pivot_has_a_row_and_a_column_for_each_value(two_knobs):
   assert float(fedavg['of 0.5_mean']) == pytest.approx(0.355)
   assert float(fedavg['of 5.0_mean']) == pytest.approx(0.805)
   assert fedavg['of 0.5_n'] == '2'
-  assert float(moon['of 0.5_mean']) == pytest.approx(0.455)
+  assert float(moon['of 0.5_mean']) == pytest.approx(0.456)
   assert moon['of 5.0_mean'] == ''  # no run has these values
 
 

@@ -84,6 +84,34 @@ def test_a_clearly_lower_error_is_marked(two_runs):
   assert marked == {'FedAvg': True, 'FedProx': False}
 
 
+def test_a_metric_of_some_runs_is_told(two_runs, capsys):
+  edit_lines(two_runs / 's1/metrics.jsonl', lambda line: line.pop('test_ece'))
+  write_run(
+    two_runs / 'prox',
+    [0.5, 0.5, 0.5],
+    '--config.metrics=ece',
+    '--config.algorithm=fedprox',
+    test_ece=0.4,
+  )
+  report = Collected(two_runs)
+  table = report.table('metrics')
+  texts = {
+    column.heading: [column.text(row) for row in table.rows] for column in table.columns
+  }
+  assert texts['n'] == ['2', '1']
+  assert texts['Macro F1, test set, %'] == ['55.00 ± 7.07', '-']
+  heading = 'Expected calibration error, test set'
+  assert texts[f'{heading}, %'] == ['20.00 (1 of 2)', '40.00']
+  line = f'FedAvg: only some runs have a number of "{heading}" (1 of 2): means are over'
+  assert line in capsys.readouterr().err
+  title = f'{heading} (without FedAvg: not in all of its runs)'
+  assert report.charts()['test_ece'].title == title
+  # In a table for a paper, too.
+  table = Collected(two_runs, ['--paper=test_ece']).table('paper')
+  assert table.texts() == [['FedAvg', '20.00 (1 of 2)'], ['FedProx', '40.00']]
+  assert '(2 of 3): so many of the finished runs' in table.caption
+
+
 def test_the_best_round_is_chosen_by_the_metric(two_runs):
   def choose(content):
     content['config']['best_by'] = 'ece'
