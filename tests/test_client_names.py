@@ -12,6 +12,8 @@ def test_a_name_comes_before_a_number():
   expected = {'2': 0, '1': 1, 'rural': 2, '0': 0, 1: 1, 2: 2}
   for word, number in expected.items():
     assert client_names.number_of(word, names, 3, 'the run') == number
+  # As of argmax; a file of weights says it as JSON.
+  assert type(client_names.number_of(np.int64(2), names, 3, 'the run')) is int
 
 
 @pytest.mark.parametrize('word', [3, -1, '-1', '3', '1.0', '', '²', 'Rural'])

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from examples import numpy_model
 from moon_jax import catalog, export
 from moon_jax.core import imports, weights
 from moon_jax.core.errors import ExitCode, NoCheckpointError, UsageError
+from moon_jax.data import pictures
+from tests.data.test_cases import DEEP_RGB
 from tests.processes import check_success, launched
 from tests.refusals import refused
 from tests.run_directories import FEDAVG, edit_lines
@@ -114,7 +117,12 @@ DAMAGED = [
     r"--config\.model='none' must be",
   ),
   (lambda a, t: t.update(images=NO_MEANS), 'mean and std must be of each channel'),
+  (lambda a, t: add_image_fact(t, class_names=['a', 'b']), '2 names for 10 classes'),
 ]
+
+
+def add_image_fact(texts, **facts):
+  texts.update(images=json.dumps(json.loads(texts['images']) | facts))
 
 
 @pytest.mark.parametrize(
@@ -296,6 +304,26 @@ def test_a_file_for_pytorch_from_the_shell(two_rounds, tmp_path, capsys):
   ]
 
 
+def test_a_model_that_was_saved_is_not_replaced_by_weights_for_pytorch(
+  trained, tmp_path, capsys
+):
+  saved = tmp_path / 'model_weights.safetensors'
+  trained.save(saved)
+  content = saved.read_bytes()
+  code = export.main([str(saved), f'--output={tmp_path / "model.py"}'])
+  assert code == ExitCode.USAGE
+  assert 'which the weights would replace, holds a model' in capsys.readouterr().err
+  assert saved.read_bytes() == content
+  assert [*tmp_path.iterdir()] == [saved]
+
+
+def test_a_file_for_pytorch_reads_the_formats_of_training_alone(trained, tmp_path):
+  trained.save(tmp_path / 'model.py')
+  text = (tmp_path / 'model.py').read_text()
+  assert f'Image.open(path, formats={pictures.FORMATS})' in text
+  trained.save(tmp_path / 'model.py')  # over its own weights
+
+
 def test_a_picture_is_read_as_in_training(two_rounds, tmp_path):
   """The file's own reader of pictures, on the scale of the digits, 0 to 16."""
   model = moon_jax.load(two_rounds)
@@ -318,6 +346,10 @@ def test_a_picture_is_read_as_in_training(two_rounds, tmp_path):
     f'picture.png: {label}, probability {probabilities[label]:.4f}\n'
   )
   (tmp_path / 'text.png').write_text('no picture')
+  # Pillow would start Ghostscript for it.
+  (tmp_path / 'scan.png').write_text('%!PS-Adobe-3.0 EPSF-3.0\n')
+  checksum = zlib.crc32(DEEP_RGB[12:29]).to_bytes(4, 'big')
+  (tmp_path / 'deep.png').write_bytes(DEEP_RGB[:29] + checksum + DEEP_RGB[33:])
   noise = np.random.default_rng(0).integers(0, 256, (300, 300), np.uint8)
   Image.fromarray(noise).save(tmp_path / 'broken.png')
   content = bytearray((tmp_path / 'broken.png').read_bytes())
@@ -328,6 +360,8 @@ def test_a_picture_is_read_as_in_training(two_rounds, tmp_path):
     (['absent.png'], 'absent.png: No such file or directory'),
     (['.'], '. is a folder: python -m moon_jax.predict reads folders'),
     (['text.png'], "text.png: cannot identify image file 'text.png'"),
+    (['scan.png'], "scan.png: cannot identify image file 'scan.png'"),
+    (['deep.png'], 'deep.png: deep.png must have 8 bits in each channel.'),
     (['broken.png'], r"broken.png: broken PNG file (chunk b'\x00DAT')"),
   ):
     process = subprocess.run(

@@ -18,9 +18,10 @@ import moon_jax
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode, NoCheckpointError, UsageError
+from moon_jax.metrics.classified import Classified
 from moon_jax.platform import client_memory, devices
 from moon_jax.predict import command as predict_lib
-from moon_jax.predict import inference
+from moon_jax.predict import inference, prediction_files
 from moon_jax.round.examination import with_empty_sums
 from moon_jax.runner import checkpoint, start
 from tests import world
@@ -435,6 +436,43 @@ def test_a_folder_of_pictures_by_class(pictures, workdir, loaded, tmp_path, caps
   )
 
 
+def test_folders_behind_links_are_classified_too(pictures, workdir, tmp_path, capsys):
+  linked = tmp_path / 'linked'
+  linked.mkdir()
+  for folder in sorted(pictures.iterdir()):
+    (linked / folder.name).symlink_to(folder)
+  (linked / 'circle').symlink_to(linked)
+  rows = []
+  for number, folder in enumerate((pictures, linked)):
+    target = tmp_path / f'{number}.csv'
+    words = f'--workdir={workdir}', f'--input={folder}', f'--output={target}'
+    assert predict(capsys, words)[0] == ExitCode.DONE
+    rows.append(rows_of(target))
+  assert rows[0] == rows[1]
+
+
+def test_a_name_that_is_no_text_is_written_with_its_bytes(tmp_path):
+  classified = Classified(labels=[0], logits=[[1.0, 1.0]])
+  path = tmp_path / 'x.csv'
+  prediction_files.write_predictions(
+    path, ['b\udcff.png'], classified, ['M\udce4dchen', 'b'], has_labels=False
+  )
+  _, row = path.read_text().splitlines()
+  assert row == r'b\udcff.png,M\udce4dchen,0.5,0.5'
+
+
+def test_two_folders_that_differ_behind_a_dot_have_files_of_their_own(
+  tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  for year in ('2023', '2024'):
+    folder = tmp_path / f'patients.{year}'
+    folder.mkdir()
+    values = predict_lib.parse(['--workdir=run', f'--input={folder}'])
+    target = predict_lib._target(values, folder)
+    assert target == tmp_path / f'patients.{year}_predictions.csv'
+
+
 @pytest.mark.parametrize(('word', 'folder'), [('.', 'scans'), ('..', 'scans/3')])
 def test_the_folder_of_the_shell_has_its_name_in_the_output(
   word, folder, tmp_path, monkeypatch
@@ -474,6 +512,30 @@ def test_a_split_of_a_source(workdir, loaded, tmp_path, capsys):
   assert f'accuracy {np.mean(expected == labels):.4f}' in text
   code, text = predict(capsys, [*words, '--split=validation'])
   assert (code, 'has no such examples' in text) == (ExitCode.USAGE, True)
+
+
+OWN_SOURCE = """
+import moon_jax
+from moon_jax.config import defaults as get_config
+
+moon_jax.register_data('own_source', lambda: None)
+"""
+
+
+@pytest.mark.usefixtures('own_parts')
+@pytest.mark.parametrize('source', ['digits', 'own_source', 'tablle'])
+def test_a_source_of_which_the_input_is_nothing_is_one_line(
+  source, workdir, tmp_path, capsys
+):
+  (tmp_path / 'own.py').write_text(OWN_SOURCE)
+  words = [f'--workdir={workdir}', '--input=nonsense', f'--source={source}']
+  code, text = predict(capsys, [*words, f'--config={tmp_path / "own.py"}'])
+  assert code == ExitCode.USAGE
+  problem = f"--source='{source}' has neither data.name nor data.path, so --input "
+  if source == 'tablle':
+    problem = "There is no data 'tablle'. Did you mean 'table'?"
+  assert text.startswith(problem)
+  assert text.count('\n') == 1
 
 
 def test_folders_with_numbers_for_names_are_these_classes(

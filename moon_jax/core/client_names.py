@@ -5,6 +5,7 @@ before a number: if users are called '1', '2' and '3', `--client=1` is the user 
 not the second client. From Python an integer is always a number, from 0.
 """
 
+import operator
 import pathlib
 from collections.abc import Iterable, Sequence
 
@@ -74,7 +75,7 @@ def number_of(
       return names.index(client)
     number = int(client) if client.isascii() and client.isdecimal() else -1
   else:
-    number = client
+    number = operator.index(client)  # NumPy's cannot be written as JSON
   if 0 <= number < num_clients:
     return number
   word = in_message(client)

@@ -397,6 +397,9 @@ def require_writable(folder: pathlib.Path, option_name: str = 'workdir') -> None
     for part in folder.absolute().relative_to(nearest).parts:
       with contextlib.suppress(FileNotFoundError):
         os.stat(nearest / part)  # fails if the name is too long
+      if (nearest / part).is_symlink():
+        words = option(option_name, str(folder))
+        raise UsageError(f'{words} cannot be written: it is behind a link to nothing.')
     with tempfile.TemporaryFile(dir=nearest, buffering=0) as file:
       file.write(b'.')
   except UnicodeEncodeError:

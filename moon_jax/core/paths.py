@@ -33,7 +33,7 @@ def walk(
 
   Args:
     folder: the folder.
-    follow: whether folders behind links are looked into.
+    follow: whether folders behind links are looked into, each folder once.
     on_error: called with the error of each folder that cannot be listed.
 
   Yields:
@@ -41,9 +41,16 @@ def walk(
     folders that the caller leaves in the list are looked into, in its order.
   """
   unvisited = [os.fspath(folder)]
+  visited = set()
   while unvisited:
     parent = unvisited.pop()
     folders, names = [], []
+    if follow:
+      status = os.stat(parent)
+      identity = status.st_ino, status.st_dev
+      if identity in visited:
+        continue
+      visited.add(identity)
     try:
       with os.scandir(parent) as entries:
         for entry in entries:
@@ -72,14 +79,6 @@ def below(folder: pathlib.Path, *, follow: bool = False) -> Iterator[pathlib.Pat
     folder: the folder.
     follow: whether folders behind links are looked into, each folder once.
   """
-  visited = set()
   for root, folders, names in walk(folder, follow=follow):
-    if follow:
-      status = os.stat(root)
-      identity = status.st_ino, status.st_dev
-      if identity in visited:
-        folders.clear()  # `walk` does not enter them
-        continue
-      visited.add(identity)
     for name in (*folders, *names):
       yield pathlib.Path(root, name)

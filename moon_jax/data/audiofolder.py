@@ -29,6 +29,7 @@ from moon_jax.data.dataset import arrays_dataset
 from moon_jax.data.drawn_test import TestDraw
 from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import users
+from moon_jax.data.picture_folders import may_hold_data
 from moon_jax.data.split_names import TEST, TRAIN, VALIDATION
 
 ENDING = '.wav'
@@ -484,7 +485,10 @@ def _folders(folder):
   return [
     path
     for path in sorted(folder.iterdir())
-    if path.is_dir()
-    and not path.name.startswith(('.', '__'))
-    and path.name != _NOISE_FOLDER
+    if path.is_dir() and may_hold_sounds(path.name)
   ]
+
+
+def may_hold_sounds(folder_name: str) -> bool:
+  """Whether a folder is none of .git, the noise of Speech Commands, and the like."""
+  return may_hold_data(folder_name) and folder_name != _NOISE_FOLDER

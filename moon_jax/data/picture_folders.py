@@ -79,8 +79,13 @@ def folders(folder: pathlib.Path) -> list[pathlib.Path]:
   return [
     path
     for path in sorted(folder.iterdir())
-    if path.is_dir() and not path.name.startswith(('.', '__'))
+    if path.is_dir() and may_hold_data(path.name)
   ]
+
+
+def may_hold_data(folder_name: str) -> bool:
+  """Whether a folder is none of .git, __MACOSX and the like."""
+  return not folder_name.startswith(('.', '__'))
 
 
 def images(folder: pathlib.Path) -> list[pathlib.Path]:

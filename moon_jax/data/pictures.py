@@ -13,6 +13,9 @@ _TOO_DEEP = 'the image has more than 8 bits in each channel'
 _DEEP_MODES = ('I;16', 'I;16L', 'I;16B', 'I;16N')
 _PNG = b'\x89PNG'
 _PNG_DEPTH, _PNG_KIND = slice(24, 25), slice(25, 26)  # bytes of its header
+# Tags of TIFF: bits of each channel, and what 0 stands for.
+_TIFF_BITS, _TIFF_INTERPRETATION = 258, 262
+_WHITE_IS_ZERO = 0
 _GREY_MODES = ('1', 'L', 'LA')
 
 
@@ -122,4 +125,22 @@ def _opened(encoded):
     raise ValueError(f'the image is none of {", ".join(FORMATS)}') from None
   if image.mode[0] in 'IF' and not _is_deep(image):
     raise ValueError(_TOO_DEEP)
+  if image.format == 'TIFF':
+    _require_plain_tiff(image)
   return image
+
+
+def _require_plain_tiff(image):
+  """Raises ValueError if Pillow would read less of a TIFF, or other numbers."""
+  tags = image.tag_v2
+  if np.max(tags.get(_TIFF_BITS, 1)) > 8 and not _is_deep(image):
+    raise ValueError(f'{_TOO_DEEP}; 16 bits are read of grey pictures')
+  if _is_deep(image) and tags.get(_TIFF_INTERPRETATION) == _WHITE_IS_ZERO:
+    raise ValueError('the image has 16 bits, and 0 is white in it; save it inverted')
+  if image.n_frames > 1:
+    size = image.size
+    image.seek(1)
+    is_stack = image.size == size  # a smaller one is a preview
+    image.seek(0)
+    if is_stack:
+      raise ValueError(f'the image has {image.n_frames} pages; save each as an image')

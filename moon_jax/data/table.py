@@ -27,7 +27,7 @@ from moon_jax.data.texts import TextOptions
 _SENTENCE_WORDS = 4  # as many words are rarely the name of a category
 _MOST_NAMES = 100  # of features, in the line that names them
 # Of columns without a name; the second is what pandas calls an index in Parquet files.
-_NO_NAMES = ('', '__index_level_0__')
+NO_NAMES = ('', '__index_level_0__')
 
 
 class _Columns(NamedTuple):
@@ -445,12 +445,12 @@ def _read(
       names = [name if isinstance(name, str) else str(name) for name in frame.columns]
       frame.columns = names
   # It would be a feature: where the rows are sorted by label, it tells the label.
-  if not has_texts and not {*names}.isdisjoint(_NO_NAMES):
+  if not has_texts and not {*names}.isdisjoint(NO_NAMES):
     raise DataError(
       f'{owner} has a column without a name: name it, or leave the numbers of the rows '
       'out (index=False in pandas).'
     )
-  names = [name for name in names if name not in _NO_NAMES]
+  names = [name for name in names if name not in NO_NAMES]
   if len({*names}) != len(names):
     repeated = sorted({name for name in names if names.count(name) > 1})
     raise DataError(f'{owner} has several columns of one name: {listed(repeated)}.')

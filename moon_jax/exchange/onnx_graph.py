@@ -1,6 +1,7 @@
 """Writes a network as an ONNX graph, with the weights in it."""
 
 import itertools
+import json
 import math
 from collections.abc import Callable
 
@@ -164,7 +165,7 @@ def model_bytes(network: Description, facts: Facts) -> bytes:
   if facts.words:
     properties['tokenizer'] = facts.tokenizer
   if facts.class_names:
-    properties['class_names'] = '\n'.join(map(str, facts.class_names))
+    properties['class_names'] = json.dumps(facts.class_names)
   if properties:
     onnx.helper.set_model_props(model, properties)
   if model.ByteSize() > _MOST_BYTES:

@@ -46,6 +46,7 @@ class Facts(NamedTuple):
     picture_bits: bits of a channel in the files of pictures from which the run's
       pictures may come; 0: from none.
     is_upright: whether pictures are turned as their EXIF data say.
+    picture_formats: Pillow's names of the formats that may be read.
   """
 
   model: str
@@ -62,6 +63,7 @@ class Facts(NamedTuple):
   tokenizer: str = ''
   picture_bits: int = 8
   is_upright: bool = False
+  picture_formats: tuple[str, ...] = ('PNG',)
 
   @property
   def input_name(self) -> str:
@@ -402,6 +404,7 @@ def python_file(network: Description, facts: Facts, weights_name: str) -> str:
     text += _PICTURES.format(
       also_imported=', ImageOps' if facts.is_upright else '',
       turned=_TURNED if facts.is_upright else '',
+      formats=facts.picture_formats,
       reading=reading,
       described='BLACK to WHITE' if of_levels else 'with its numbers',
     )
@@ -609,7 +612,10 @@ _TURNED = """
   picture = ImageOps.exif_transpose(picture)"""
 
 _READING = """\
-  if picture.mode[0] in 'IF':
+  with open(path, 'rb') as file:
+    head = file.read(25)
+  is_deep = head[:4] == b'\\x89PNG' and head[24:] == b'\\x10'  # Pillow drops 8 bits
+  if is_deep or picture.mode[0] in 'IF':
     raise ValueError(f'{{path}} must have 8 bits in each channel.')
   if picture.mode == 'P':
     picture = picture.convert('RGBA')
@@ -636,7 +642,7 @@ def read_picture(path):
   """A file of a picture -> [1, C, H, W], {described}, as in training."""
   from PIL import Image{also_imported}
 
-  picture = Image.open(path){turned}
+  picture = Image.open(path, formats={formats}){turned}
 {reading}
 
 

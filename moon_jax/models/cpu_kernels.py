@@ -85,13 +85,13 @@ def fault() -> str:
 def _fault_of_build() -> str:
   """Builds the functions and makes them known to XLA; the `fault`."""
   compiler = os.environ.get('CXX', '').strip() or 'c++'
-  with tempfile.TemporaryDirectory() as folder:
-    library = pathlib.Path(folder, 'cpu_kernels.so')
-    try:
+  try:
+    with tempfile.TemporaryDirectory() as folder:
+      library = pathlib.Path(folder, 'cpu_kernels.so')
       _build(shlex.split(compiler), library)
       functions = ctypes.CDLL(library)  # a folder may forbid to run what is in it
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-      return f'the C++ compiler {compiler} cannot be used: {_reason(error)}'
+  except (OSError, ValueError, subprocess.SubprocessError) as error:
+    return f'the C++ compiler {compiler} cannot be used: {_reason(error)}'
   for name in _FUNCTIONS:
     function = jax.ffi.pycapsule(getattr(functions, name))
     jax.ffi.register_ffi_target(f'moon_jax_{name}', function, platform='cpu')

@@ -59,7 +59,9 @@ OPEN_MPI = Launcher(
   index='OMPI_COMM_WORLD_RANK',
   index_on_host='OMPI_COMM_WORLD_LOCAL_RANK',
 )
-LAUNCHERS = (BY_HAND, SLURM, OPEN_MPI)
+# The first whose variables are there has started the process: `mpirun` may run inside a
+# step of SLURM, and starts its processes on other nodes by one.
+LAUNCHERS = (BY_HAND, OPEN_MPI, SLURM)
 
 
 class ProcessGroup(NamedTuple):

@@ -7,11 +7,12 @@ import numpy as np
 
 from moon_jax import __version__, catalog
 from moon_jax.building.network import NetworkOptions
-from moon_jax.config import Config
+from moon_jax.config import Config, used_value
 from moon_jax.core import files, weights
 from moon_jax.core.errors import UsageError, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.types import Form, PyTree, Scale
+from moon_jax.data.pictures import FORMATS
 from moon_jax.exchange import networks, onnx_graph, pytorch
 from moon_jax.runner.run_directory import METRICS, Record
 
@@ -100,10 +101,11 @@ def write_network(
     content = onnx_graph.model_bytes(network, facts)
   else:
     weights_file = weights_beside(path)
+    _require_no_model(weights_file)
+    content = pytorch.python_file(network, facts, weights_file.name).encode()
     weights.write(
       weights_file, pytorch.state_dict(network, facts), pytorch.metadata(facts)
     )
-    content = pytorch.python_file(network, facts, weights_file.name).encode()
   with files.replacing(path) as file:
     file.write(content)
 
@@ -111,6 +113,20 @@ def write_network(
 def weights_beside(python_file: pathlib.Path) -> pathlib.Path:
   """The file of the weights that a Python file of a network loads."""
   return python_file.with_name(f'{python_file.stem}_weights.safetensors')
+
+
+def _require_no_model(weights_file: pathlib.Path) -> None:
+  """Raises UsageError if a file holds a model that `write` has written."""
+  if not weights_file.exists():
+    return
+  try:
+    read(weights_file)
+  except UsageError:
+    return  # the weights of an older file for PyTorch, say
+  raise UsageError(
+    f'{str(weights_file)!r}, which the weights would replace, holds a model that '
+    'moon_jax saved: move it, or choose another name.'
+  )
 
 
 def _facts(metadata: Record, config: Config, scale: Scale) -> pytorch.Facts:
@@ -130,7 +146,7 @@ def _facts(metadata: Record, config: Config, scale: Scale) -> pytorch.Facts:
     mean=images['mean'],
     std=images['std'],
     scale=scale,
-    side=config.data.image_size,
+    side=used_value(config, 'data.image_size'),
     class_names=tuple(images.get('class_names', ())),
     kind=form['kind'],
     content=form['content'],
@@ -138,6 +154,7 @@ def _facts(metadata: Record, config: Config, scale: Scale) -> pytorch.Facts:
     tokenizer=config.data.tokenizer,
     picture_bits=_picture_bits(form, config, scale),
     is_upright=turns_pictures(config),
+    picture_formats=FORMATS,
   )
 
 

@@ -484,6 +484,12 @@ def _config_and_network(
   scale = _scale(images)
   if scale and not is_valid_scale(scale):
     raise NoCheckpointError(f'{config_file} is damaged: {tuple(scale)} is no scale.')
+  class_names = images.get('class_names', ())
+  if class_names and len(class_names) != num_classes:
+    raise NoCheckpointError(
+      f'{config_file} is damaged: it has {len(class_names)} names for '
+      f'{num_classes} classes.'
+    )
   network = make_network(NetworkOptions(config), shape, num_classes, form=form)
   return config, with_frozen(network, FreezingOptions(config))
 

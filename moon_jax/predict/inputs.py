@@ -21,13 +21,14 @@ from moon_jax.core.types import Form, Scale
 from moon_jax.data import example_forms, pickles, table, texts
 from moon_jax.data.audiofolder import (
   ENDING,
+  may_hold_sounds,
   read_sound,
   seconds_of,
   spectrograms,
 )
 from moon_jax.data.data_errors import listed, one_line
 from moon_jax.data.layouts import TABLE_SUFFIXES
-from moon_jax.data.picture_folders import ENDINGS
+from moon_jax.data.picture_folders import ENDINGS, may_hold_data
 from moon_jax.data.pictures import DEEP, decode_picture
 from moon_jax.data.scale import numbers_of
 from moon_jax.predict.exported import has_deep_pictures, turns_pictures
@@ -98,8 +99,12 @@ def read(path: pathlib.Path, model: Model) -> Inputs:
   if path.suffix in TABLE_SUFFIXES:
     return _rows(path, model)
   with one_line(f'{option("input", str(path))} cannot be read'):
-    endings = (ENDING,) if model.sample_rate else ENDINGS
-    paths = [path] if os.path.isfile(path) else _files_below(path, endings)
+    if os.path.isfile(path):
+      paths = [path]
+    elif model.sample_rate:
+      paths = _files_below(path, (ENDING,), may_hold_sounds)
+    else:
+      paths = _files_below(path, ENDINGS, may_hold_data)
   if not paths:
     noun = 'WAV files' if model.sample_rate else 'pictures'
     raise UsageError(f'{option("input", str(path))} has no {noun}.')
@@ -300,11 +305,16 @@ def _arrays(path, model):
   labels = next((arrays[name] for name in LABEL_ARRAYS if name in arrays), None)
   if labels is not None:
     labels = labels.reshape(-1)
+    if labels.dtype.kind == 'S':
+      labels = np.char.decode(labels, 'utf-8', 'replace')
     if len(labels) != len(images) or labels.dtype.kind not in 'iuU':
       raise UsageError(
         f'{input_flag}: the labels must be integers or text, one for each image.'
       )
-    names = arrays.get('class_names', np.empty(0, str)).tolist()
+    class_names = arrays.get('class_names', np.empty(0, str))
+    if class_names.ndim != 1:
+      raise UsageError(f'{input_flag}: class_names must be a list of names.')
+    names = class_names.tolist()
     labels = _renumbered(labels, names, model, input_flag)
   return Inputs(
     names=[str(row) for row in range(len(images))], labels=labels, chunks=iter([images])
@@ -351,11 +361,14 @@ def _unknown_classes(unknown, model):
   return f'the model does not know the classes {listed(unknown)}; it has {known}.'
 
 
-def _files_below(folder, endings):
-  """All such files below a folder, without hidden ones, in the order of their names."""
+def _files_below(folder, endings, may_hold_some):
+  """All such files below a folder, without hidden ones, in the order of their names.
+
+  Folders behind links are looked into, and others left out, as in training.
+  """
   paths = []
-  for parent, folders, names in walk(folder, on_error=_raise):
-    folders[:] = [name for name in folders if not name.startswith(('.', '__'))]
+  for parent, folders, names in walk(folder, follow=True, on_error=_raise):
+    folders[:] = filter(may_hold_some, folders)
     paths += [
       pathlib.Path(parent, name)
       for name in names
@@ -423,7 +436,7 @@ def _sounds(root, paths, model):
 def _decoded(root, paths, model):
   """The pictures in numbers of the run's data, some at a time."""
   height, width, channels = model.shape
-  side = model.config.data.image_size
+  side = config_lib.used_value(model.config, 'data.image_size')
   upright = turns_pictures(model.config)
   mode, dtype = _MODES[channels], np.uint8
   if _has_deep_pictures(model):

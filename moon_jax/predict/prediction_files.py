@@ -58,7 +58,8 @@ def _write(path: pathlib.Path, rows: Iterable[Sequence]) -> None:
   # Python before 3.13 quotes no \r in the name of a file, unless lines end in it.
   csv.writer(text, lineterminator='\r\n').writerows(rows)
   with files.replacing(path) as file:
-    file.write(text.getvalue().encode())
+    # A name on the disk may be no text.
+    file.write(text.getvalue().encode(errors='backslashreplace'))
 
 
 def scores(classified: Classified, metrics: Iterable[str]) -> dict[str, float]:

@@ -13,6 +13,7 @@ round up to it stays: a run that continues from it has the best round that it ha
 """
 
 import contextlib
+import errno
 import functools
 import itertools
 import os
@@ -94,7 +95,7 @@ class Checkpoints:
     with files.writing(directory):
       for path in directory.iterdir():
         if re.fullmatch(rf'({_BEST})?\d+{re.escape(files.PARTIAL)}', path.name):
-          shutil.rmtree(path)
+          _clear(path)
       # It stays open, so that no other folder can get its inode.
       self._descriptor = os.open(directory, os.O_RDONLY)
     self._thread = futures.ThreadPoolExecutor(1, 'saving')
@@ -311,7 +312,7 @@ class Checkpoints:
     with files.writing(self._directory):
       # An unfinished checkpoint must not look like a whole one.
       self._rename(folder, _partial(folder))
-      shutil.rmtree(_partial(folder))
+      _clear(_partial(folder))
 
   def _protect_memories(self, checkpoints):
     """From now on the store writes over no memory that these checkpoints name."""
@@ -325,6 +326,19 @@ class Checkpoints:
   def _rename(self, source, target):
     files.rename(source, target)
     files.flush_descriptor(self._descriptor)
+
+
+def _clear(partial: pathlib.Path) -> None:
+  """Removes an unfinished checkpoint.
+
+  On NFS what another program still reads stays, under another name: its folder goes
+  with the next start.
+  """
+  try:
+    shutil.rmtree(partial)
+  except OSError as error:
+    if error.errno not in (errno.ENOTEMPTY, errno.EBUSY):
+      raise
 
 
 def folders(directory: pathlib.Path) -> list[pathlib.Path]:

@@ -77,7 +77,7 @@ class Clients(NamedTuple):
   ...   numbers={'user_accuracy': np.array([[0.5, 0.9], [0.6, 0.9]])},
   ... )
   >>> last = clients.numbers['user_accuracy'][-1]
-  >>> clients.names[last.argmin()], float(last.min())
+  >>> clients.names[np.nanargmin(last)], float(np.nanmin(last))
   ('rural', 0.6)
 
   Attributes:

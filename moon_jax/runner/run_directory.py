@@ -43,6 +43,9 @@ LOCK = '.lock'
 # A run writes these in place; it replaces all its other files.
 _WRITTEN_IN_PLACE = (LOCK, 'checkpoints', 'tensorboard', 'profile')
 
+# Packages whose versions decide the bits of a round.
+_COMPUTING = ('moon_jax', 'jax', 'jaxlib', 'numpy')
+
 
 class InputDigests(NamedTuple):
   """SHA-256, in hexadecimal, of what a run reads; '' if it does not read it.
@@ -92,6 +95,8 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> list[str]:
     )
   advice = f'so it has rounds of another version; a new {option("workdir")} begins anew'
   notices = [f'{line}, {advice}' for line in require_registered(workdir, saved)]
+  if line := _other_versions(workdir, saved):
+    notices.append(f'{line}, {advice}')
   if changes := config_lib.changes(saved['config'], config):
     raise UsageError(
       f'The run directory {workdir} holds another experiment: {"; ".join(changes)} '
@@ -102,6 +107,20 @@ def check(workdir: pathlib.Path, config: config_lib.Config) -> list[str]:
     problem = f'must be at least the {rounds_saved(workdir)} rounds saved in {workdir}.'
     raise KnobError('num_rounds', config.num_rounds, problem)
   return notices
+
+
+def _other_versions(workdir: pathlib.Path, saved: Record) -> str:
+  """A line if other versions computed the rounds of the last start; '' if not."""
+  now = provenance.versions()
+  saved_versions = saved.get('versions', {})
+  changes = [
+    f'{name} {saved_versions[name]} -> {now[name]}'
+    for name in _COMPUTING
+    if saved_versions.get(name, now[name]) != now[name]
+  ]
+  if not changes:
+    return ''
+  return f'{workdir} was trained by other versions: {", ".join(changes)}'
 
 
 def _require_no_link(workdir: pathlib.Path) -> None:

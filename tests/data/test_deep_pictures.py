@@ -2,6 +2,7 @@
 
 import csv
 import io
+import struct
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from PIL import Image
 
 import moon_jax
 from moon_jax.core.errors import ExitCode, KnobError
+from moon_jax.data import pictures
 from moon_jax.data.data_errors import DataError
 from moon_jax.predict import exported
 from moon_jax.predict.command import main as predict
@@ -95,6 +97,58 @@ def test_a_picture_of_another_depth_is_refused_by_name(tmp_path):
     load(knobs_of(tmp_path))
   with refused(KnobError, 'is for arrays, and these are pictures'):
     load(knobs_of(tmp_path), axes='CHW')
+
+
+def tiff(pixels, interpretation):
+  """A TIFF of [H, W, C] uint16, which Pillow cannot write."""
+  height, width, channels = pixels.shape
+  tags = {
+    256: width,
+    257: height,
+    258: 16,
+    259: 1,  # not compressed
+    262: interpretation,
+    273: 200,  # where the pixels begin
+    277: channels,
+    278: height,
+    279: pixels.nbytes,
+  }
+  entries = b''.join(
+    struct.pack('<HHII', tag, 4, 1, number) for tag, number in tags.items()
+  )
+  if channels == 3:  # the bits of each are elsewhere
+    entries = entries.replace(
+      struct.pack('<HHII', 258, 4, 1, 16), struct.pack('<HHII', 258, 3, 3, 180)
+    )
+  head = b'II*\0' + struct.pack('<IH', 8, len(tags)) + entries + bytes(4)
+  head = head.ljust(180, b'\0') + struct.pack('<HHH', 16, 16, 16)
+  return head.ljust(200, b'\0') + pixels.astype('<u2').tobytes()
+
+
+def test_a_tiff_of_which_pillow_would_read_less_is_refused():
+  pixels = numbers(0)[..., None]
+  black_is_zero = pictures.decode_picture(tiff(pixels, 1), pictures.DEEP)
+  np.testing.assert_array_equal(black_is_zero, pixels)
+  with refused(ValueError, 'has 16 bits, and 0 is white in it; save it inverted'):
+    pictures.decode_picture(tiff(pixels, 0), pictures.DEEP)
+  colours = np.repeat(pixels, 3, axis=2)
+  with refused(ValueError, '8 bits in each channel; 16 bits are read of grey'):
+    pictures.decode_picture(tiff(colours, 2), 'RGB')
+  pages = [
+    Image.fromarray(page) for page in pixels[..., 0].astype('u1').reshape(2, 4, 8)
+  ]
+  for pages_or_previews, is_stack in (
+    (pages, True),
+    ([pages[0].resize((2, 2))], False),
+  ):
+    file = io.BytesIO()
+    pages[0].save(file, 'TIFF', save_all=True, append_images=pages_or_previews)
+    if is_stack:
+      with refused(ValueError, 'the image has 3 pages; save each as an image'):
+        pictures.decode_picture(file.getvalue(), 'L')
+    else:
+      page = pictures.decode_picture(file.getvalue(), 'L')
+      np.testing.assert_array_equal(page[..., 0], np.asarray(pages[0]))
 
 
 def test_pictures_of_8_bits_are_what_they_were(tmp_path):

@@ -383,6 +383,67 @@ def test_splits_that_number_their_classes_apart_are_refused(tmp_path):
     load(knobs)
 
 
+def test_sites_that_number_their_classes_apart_are_refused(tmp_path):
+  images, labels = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 0, 1])
+  arrays = {'train_x': images, 'train_y': labels, 'test_x': images, 'test_y': labels}
+  for site, names in (('city', ['cyst', 'tumour']), ('rural', ['cyst', 'tumour'])):
+    np.savez(tmp_path / f'{site}.npz', class_names=names, **arrays)
+  assert load(knobs_of('folder', tmp_path)).num_classes == 2
+  np.savez(tmp_path / 'town.npz', class_names=['cyst', 'normal'], **arrays)
+  with refused(DataError, "'town.npz': its class_names are cyst, normal, and those of"):
+    load(knobs_of('folder', tmp_path))
+
+
+def test_files_of_one_split_that_number_their_classes_apart_are_refused(tmp_path):
+  for split in ('train', 'test'):
+    (tmp_path / split).mkdir()
+    for number, names in enumerate((['cyst', 'normal'], ['cyst', 'tumour'])):
+      if split == 'test' and number:
+        continue
+      columns = {'dose': [0.0, 1.0], 'label': [0, 1]}
+      features = datasets.Features(
+        {'dose': datasets.Value('float32'), 'label': datasets.ClassLabel(names=names)}
+      )
+      part = datasets.Dataset.from_dict(columns, features)
+      part.to_parquet(tmp_path / split / f'{split}_{number}.parquet')
+  knobs = knobs_of('huggingface', tmp_path, client='', image='', label='')
+  with refused(DataError, "'train_0.parquet' and 'train_1.parquet' of 'train' have"):
+    load(knobs | {'data.features': 'dose'})
+
+
+def test_users_that_each_split_numbers_apart_are_matched_by_name(tmp_path):
+  splits = {}
+  for split, names in (
+    ('train', ['city', 'rural']),
+    ('test', ['city', 'north', 'rural']),
+  ):
+    features = datasets.Features(
+      {
+        'dose': datasets.Value('float32'),
+        '__index_level_0__': datasets.Value('int64'),
+        'label': datasets.Value('int64'),
+        'site': datasets.ClassLabel(names=names),
+      }
+    )
+    sites = [names.index(name) for name in ('city', 'rural', 'city', 'rural')]
+    columns = {
+      'dose': [0.0, 1.0, 2.0, 3.0],
+      '__index_level_0__': range(4),
+      'label': [0, 1, 1, 0],
+      'site': sites,
+    }
+    splits[split] = datasets.Dataset.from_dict(columns, features)
+  datasets.DatasetDict(splits).save_to_disk(str(tmp_path / 'set'))
+  knobs = knobs_of(
+    'huggingface', tmp_path / 'set', client='site', image='', label='label'
+  )
+  data = load(knobs | {'data.features': '*'})
+  assert data.clients.tolist() == ['city', 'rural']
+  np.testing.assert_array_equal(data.train_clients, data.test_clients)
+  # The numbers of pandas' rows are no feature.
+  assert data.feature_names == ('dose',)
+
+
 def test_parquet_files_may_name_their_split_in_a_folder_of_it(tmp_path):
   name = '{split}/{split}-0000{n}-of-00002.parquet'
   check(

@@ -1,9 +1,6 @@
 """The examples of docs/data.md, each as it stands there."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -24,23 +21,19 @@ PRINTED = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures('quick_runs')
 @pytest.mark.parametrize(('name', 'printed'), PRINTED.items())
-def test_an_example_of_the_page_runs_and_learns(name, printed, tmp_path):
+def test_an_example_of_the_page_runs_and_learns(
+  name, printed, tmp_path, monkeypatch, capsys
+):
   if name == 'reviews.csv':
     pytest.importorskip('tokenizers', reason='tokenizers is missing')
     pytest.importorskip('pandas', reason='pandas is missing')
   (program,) = (text for text in PROGRAMS if f"'{name}'" in text)
   (tmp_path / 'configs').symlink_to(ROOT / 'configs')
-  environment = os.environ | {'PYTHONPATH': str(ROOT)}
-  done = subprocess.run(
-    [sys.executable, '-c', program],
-    cwd=tmp_path,
-    env=environment,
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 0, done.stderr
-  assert re.search(printed, done.stdout), done.stdout
+  monkeypatch.chdir(tmp_path)
+  exec(compile(program, PAGE.name, 'exec'), {'__name__': '__main__'})
+  assert re.search(printed, capsys.readouterr().out)
 
 
 def test_every_example_of_the_page_is_run():

@@ -140,6 +140,8 @@ def of_onnx(description, facts, pictures):
   session = onnxruntime.InferenceSession(
     onnx_graph.model_bytes(description, facts), providers=['CPUExecutionProvider']
   )
+  properties = session.get_modelmeta().custom_metadata_map
+  assert json.loads(properties.get('class_names', '[]')) == [*facts.class_names]
   as_float32 = in_channels_first(pictures).astype(np.float32)
   return session.run(['logits', 'representation'], {'images': as_float32})
 

@@ -6,7 +6,7 @@ from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.platform import hosts, launchers
 from moon_jax.platform.launchers import LAUNCHERS, ProcessGroup
 
-BY_HAND, SLURM, OPEN_MPI = LAUNCHERS
+BY_HAND, OPEN_MPI, SLURM = LAUNCHERS
 HAND = {
   'MOON_JAX_COORDINATOR': 'node1:29400',
   'MOON_JAX_PROCESSES': '3',
@@ -66,6 +66,12 @@ def group(launcher, coordinator=None, *, count=8, index=5, **fields):
       group(SLURM, count=8, index=5, count_on_host=2, index_on_host=2),
     ),
     (MPI, group(OPEN_MPI, count=4, index=3, count_on_host=2, index_on_host=1)),
+    # By `mpirun` in an interactive step, and on another node of a job.
+    (
+      STEP | {'SLURM_STEP_NUM_TASKS': '1'} | MPI,
+      group(OPEN_MPI, count=4, index=3, count_on_host=2, index_on_host=1),
+    ),
+    (STEP | MPI, group(OPEN_MPI, count=4, index=3, count_on_host=2, index_on_host=1)),
     (
       MPI | {'MOON_JAX_COORDINATOR': '[fe80::1]:65535'},
       group(

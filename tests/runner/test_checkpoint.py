@@ -67,6 +67,22 @@ def test_the_newest_of_several_is_used_and_two_are_kept(tmp_path):
   assert names(tmp_path) == ['10', '2']
 
 
+def test_what_others_still_read_on_nfs_ends_no_run(tmp_path, monkeypatch):
+  state = world.first_state('fedavg')
+
+  def still_read(folder, *_, **__):
+    raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
+
+  with monkeypatch.context() as patch:
+    patch.setattr(shutil, 'rmtree', still_read)
+    with opened(tmp_path) as checkpoints:
+      for completed in (1, 2, 3):
+        checkpoints.save(state._replace(round=jnp.int32(completed)))
+  assert names(tmp_path) == ['1.partial', '2', '3']
+  assert int(load(tmp_path, state).round) == 3  # and what was left is removed
+  assert names(tmp_path) == ['2', '3']
+
+
 def test_another_dtype_shape_algorithm_or_format_is_refused(tmp_path):
   saved(tmp_path)
   first = world.first_state('moon')

@@ -189,11 +189,14 @@ def test_a_place_that_can_be_written_is_left_as_it_was(tmp_path):
 
 def test_places_that_cannot_be_written(disk, remount, tmp_path):
   (tmp_path / 'file').write_text('')
+  (tmp_path / 'link').symlink_to('purged')
   folder = disk('frozen', '64k')
   remount(folder, 'ro')
   for folder_or_file, problem in {
     tmp_path / 'file': 'cannot be written: Not a directory',
     tmp_path / 'file/run': 'cannot be written: Not a directory',
+    tmp_path / 'link': 'cannot be written: it is behind a link to nothing',
+    tmp_path / 'link/run': 'cannot be written: it is behind a link to nothing',
     folder: 'cannot be written: Read-only file system',
     folder / 'deep/run': 'cannot be written: Read-only file system',
     pathlib.Path('/proc/run'): 'cannot be written: No such file or directory',

@@ -484,6 +484,24 @@ def test_one_process_at_a_time_and_always_the_same_experiment_and_data(tmp_path)
   assert earlier['command'] == f'python launch.py --workdir={run}'
 
 
+def test_a_run_that_goes_on_by_other_versions_says_so(tmp_path):
+  config = cli.parse([]).config
+  with begin(tmp_path):
+    pass
+  assert run_directory.check(tmp_path, config) == []
+  path = tmp_path / run_directory.CONFIG
+  saved = files.read_json(path)
+  versions = saved['versions'] | {'jax': '0.1', 'flax': '0.1'}
+  path.write_text(json.dumps(saved | {'versions': versions}))
+  assert run_directory.check(tmp_path, config) == [
+    f'{tmp_path} was trained by other versions: jax 0.1 -> {saved["versions"]["jax"]}, '
+    'so it has rounds of another version; a new --workdir begins anew'
+  ]
+  # Runs of old versions do not say.
+  path.write_text(json.dumps(saved | {'versions': {}}))
+  assert run_directory.check(tmp_path, config) == []
+
+
 @pytest.mark.parametrize(
   'data', [b'', b'{"a": ', b'[]', b'{}', b'{"a\xff": 1}', b'{"config": "x"}']
 )

@@ -26,6 +26,7 @@ from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import assembled
 from moon_jax.data.pictures import DEEP, common_mode, decode_picture, reading_of
 from moon_jax.data.split_names import TEST, TRAIN, VALIDATION
+from moon_jax.data.table import NO_NAMES
 from moon_jax.data.texts import TextOptions
 
 _SPLIT_STATE = 'state.json'  # in the folder of each split, by save_to_disk
@@ -520,11 +521,20 @@ def _of_parquet(datasets, split, parquet_paths):
 
   _require_all_parts(split, [path.name for path in parquet_paths])
   tables = []
+  features_of_first = None
   for path in parquet_paths:
     with files.opened(path) as file:
       machine_memory.require_file_fits(path, _least_bytes(parquet.read_metadata(file)))
       file.seek(0)
       tables.append(parquet.read_table(file))
+    # Joining keeps the names of classes of the first file alone.
+    features = datasets.Features.from_arrow_schema(tables[-1].schema)
+    features_of_first = features_of_first or features
+    if features != features_of_first:
+      raise DataError(
+        f'the files {parquet_paths[0].name!r} and {path.name!r} of {split!r} have '
+        'other columns or classes; number the classes of all files together.'
+      )
   table = datasets.table.InMemoryTable(pyarrow.concat_tables(tables))
   return datasets.Dataset(table)
 
@@ -673,7 +683,7 @@ def _columns_of_numbers(data_flag, features, chosen, label, client) -> tuple[str
     names = [
       name
       for name, feature in features.items()
-      if name not in (label, client) and _is_number(feature)
+      if name not in (label, client, *NO_NAMES) and _is_number(feature)
     ]
     others = sorted({*features} - {*names, label, client})
     unused = f'; not used: {listed(others)}' if others else ''
@@ -840,6 +850,8 @@ def _user_rows(data_flag, split, client):
   if None in column[:][client]:
     raise DataError(f'{data_flag}: the column {client!r} names no user in some rows.')
   ids = np.asarray(column.with_format('numpy')[:][client])
+  if names_of_ids := getattr(split.features[client], 'names', None):
+    ids = np.asarray(names_of_ids)[ids]  # another split may number them otherwise
   if ids.ndim != 1 or ids.dtype.kind not in 'iuU':
     raise DataError(f'{data_flag}: the column {client!r} must hold numbers or text.')
   names, numbers, sizes = np.unique(ids, return_inverse=True, return_counts=True)

@@ -3,10 +3,14 @@
 `imagefolder` reads folders of pictures, such as one for each hospital or site.
 """
 
+import numpy as np
+
 from moon_jax.data import npz
-from moon_jax.data.data_errors import DataError
+from moon_jax.data.data_errors import DataError, listed
 from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import assembled
+
+_CLASS_NAMES = 'class_names'
 
 
 def load_npz_folder(path: str, reading: Reading) -> assembled.Federation:
@@ -16,7 +20,8 @@ def load_npz_folder(path: str, reading: Reading) -> assembled.Federation:
 
   Args:
     path: the folder. Each *.npz holds train_x and train_y, or test_x and test_y, or
-      all four, as in `npz.load_npz`. The name of the user is in the array `client`, or
+      all four, as in `npz.load_npz`. If there is an array `class_names`, it is the same
+      in all files. The name of the user is in the array `client`, or
       else it is the file's name without .npz.
     reading: as in `npz.load_npz`.
 
@@ -29,10 +34,18 @@ def load_npz_folder(path: str, reading: Reading) -> assembled.Federation:
 
 def _read(data_flag, folder, split):
   requirement = f'{data_flag} must be a folder of .npz files, one for each client'
+  names_of_first = None
   for file in assembled.files_in(requirement, folder, '*.npz'):
     file_flag = f'{data_flag}: {file.name!r}'
     names = f'{split}_x', f'{split}_y'
-    arrays = npz.read(file_flag, str(file), names, ('client',))
+    arrays = npz.read(file_flag, str(file), names, ('client', _CLASS_NAMES))
+    class_names = arrays.pop(_CLASS_NAMES, np.empty(0)).tolist()
+    names_of_first = class_names if names_of_first is None else names_of_first
+    if class_names != names_of_first:
+      raise DataError(
+        f'{file_flag}: its class_names are {listed(class_names)}, and those of the '
+        f'first file {listed(names_of_first)}; number the classes of all together.'
+      )
     name = _user_name(file_flag, file, arrays.pop('client', None))
     if len(arrays) == 1:
       raise DataError(f'{file_flag} must have {split}_x and {split}_y, or neither.')
