@@ -13,7 +13,7 @@ import pandas as pd
 
 from moon_jax import config as config_lib
 from moon_jax.config import Variant
-from moon_jax.core.errors import UsageError, did_you_mean
+from moon_jax.core.errors import UsageError, nearest_name_hint
 from moon_jax.report.statistics import Estimate, estimate
 from papers.estimates import late_mean
 from papers.kept_runs import KeptRun
@@ -141,7 +141,7 @@ def rows_of(
   rows = []
   for name in variant_names:
     if name not in variants:
-      hint = did_you_mean(name, variants)
+      hint = nearest_name_hint(name, variants)
       raise UsageError(f'experiments.in.md: {path} has no variant {name!r}.{hint}')
     config_choice = f'{path}:{name}'
     runs = [run for run in kept_runs.values() if run.config_choice == config_choice]

@@ -90,7 +90,7 @@ def clear_best(
 
   They are if the 95 % interval of the mean paired difference (Student's t) is beyond 0.
 
-  >>> ours, theirs = pd.Series([0.8, 0.9]), pd.Series([0.5, 0.6])
+  >>> ours, theirs = pd.Series([0.8, 0.91]), pd.Series([0.5, 0.6])
   >>> clear_best({'ours': ours, 'theirs': theirs}, is_higher_better=True)
   'ours'
 
