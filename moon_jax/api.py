@@ -1,4 +1,4 @@
-"""Experiments from Python, as from the shell: load_config, run, rounds.
+"""Experiments from Python, as from the shell: load_config, run, rounds, sweep.
 
 Errors are exceptions, subclasses of moon_jax.errors.RunError, with the one-line
 messages of the shell.

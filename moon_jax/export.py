@@ -33,7 +33,7 @@ from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core.errors import UsageError, print_or_help
 from moon_jax.core.flags import option
-from moon_jax.core.outputs import MODEL_SUFFIXES, require_output
+from moon_jax.core.output_files import MODEL_SUFFIXES, require_output
 from moon_jax.core.paths import expand
 from moon_jax.runner import run_files
 

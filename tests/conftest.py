@@ -34,6 +34,7 @@ from matplotlib.figure import Figure
 from moon_jax import catalog
 from moon_jax.building import programs
 from moon_jax.catalog import registry
+from moon_jax.models import cpu_kernels
 from moon_jax.platform import devices
 from moon_jax.runner import callbacks
 from tests.processes import check_success, launched
@@ -55,6 +56,8 @@ jax.config.update('jax_num_cpu_devices', 8)
 jax.config.update('jax_numpy_rank_promotion', 'raise')
 jax.config.update('jax_numpy_dtype_promotion', 'strict')
 jax.devices()  # eight, however many a run in this process asks for
+# A run would say so, too; many tests call the kernels before any run.
+cpu_kernels.keep_in(user_cache.folder())
 
 
 # The longest tests come first, so that no worker waits for one at the end.
@@ -64,6 +67,11 @@ LONGEST = (
   'tests/building/test_experiment.py',
   'tests/runner/',
   'tests/test_site.py',
+  'tests/test_frozen.py',
+  'tests/test_hospital.py',
+  'tests/test_benchmarks.py',
+  'tests/data/test_real_data.py',
+  'tests/data/test_page.py',
   'tests/sweeps/',
   'tests/config/',
   'tests/round/',
@@ -122,19 +130,32 @@ def as_users(monkeypatch):
   monkeypatch.setenv('XLA_FLAGS', devices.PATIENCE)
 
 
-MANY_MAPPINGS = 10_000
+NEW_MAPPINGS = 10_000  # more than stayed when programs were last dropped
+MOST_MAPPINGS = 45_000  # a process has room for 65,530
+_mappings_that_stayed = 0  # those of the programs of runs, for the most part
+
+
+def num_mappings():
+  """How many mappings this process has; None if the system does not say."""
+  maps = pathlib.Path('/proc/self/maps')
+  return maps.read_bytes().count(b'\n') if maps.exists() else None
 
 
 @pytest.fixture(autouse=True, scope='module')
 def forget_programs():
-  """Drops the compiled programs, but for those of runs, once they are many.
+  """Drops the compiled programs, but for those of runs, once new ones are many.
 
-  A process has room for 65,530 mappings, and each program takes some, and memory.
+  Each takes some mappings, and memory. Those of runs stay (`tests.programs`), so that
+  a plain limit would be passed for ever, and all be traced again in every file.
   """
+  global _mappings_that_stayed
   yield
-  maps = pathlib.Path('/proc/self/maps')
-  if not maps.exists() or maps.read_bytes().count(b'\n') > MANY_MAPPINGS:
+  num = num_mappings()
+  if num is None:
     jax.clear_caches()
+  elif num > min(_mappings_that_stayed + NEW_MAPPINGS, MOST_MAPPINGS):
+    jax.clear_caches()
+    _mappings_that_stayed = num_mappings()
 
 
 draw_pictures = callbacks.PictureDrawer.end

@@ -113,6 +113,12 @@ def write_run(path, accuracies, *flags, seed=0, finished=True, **columns):
   return path
 
 
+def add_metrics(records, line):
+  """Appends a line to the metrics.jsonl of open `Records`."""
+  records.begin_metrics(line)
+  records.write_metrics()
+
+
 def write_lines(path, lines):
   path.write_text(''.join(json.dumps(line) + '\n' for line in lines))
 

@@ -9,7 +9,11 @@ import sys
 
 import pytest
 
-from tests.processes import ROOT
+from moon_jax import export
+from moon_jax.core.errors import ExitCode
+from moon_jax.predict import command as predict_command
+from moon_jax.report import __main__ as report
+from tests.processes import ROOT, launched
 
 PAGE = (ROOT / 'docs/hospital.md').read_text()
 SITES = ['city', 'clinic', 'coast', 'north', 'rural']
@@ -22,8 +26,20 @@ def commands():
   return [shlex.split(line) for line in lines if line.strip() and 'venv' not in line]
 
 
+# What the page calls `python -m NAME` -> the same in this process.
+MODULES = {
+  'moon_jax.report': report.main,
+  'moon_jax.predict': predict_command.main,
+  'moon_jax.export': export.main,
+}
+
+
 def run(words, folder):
-  """Runs a command of the page; returns what it prints."""
+  """Runs a command of the page, in this process if it is of MODULES; what it prints."""
+  if words[1] == '-m':
+    process = launched(folder, words[3:], MODULES[words[2]])
+    assert process.returncode == ExitCode.DONE, process.stderr
+    return process.stdout
   program = [sys.executable, *words[1:]]
   if words[1] == 'launch.py':
     program[1] = str(ROOT / 'launch.py')

@@ -16,10 +16,11 @@ from sklearn import datasets
 
 import moon_jax
 from moon_jax import config as config_lib
+from moon_jax.building.algorithm import evaluates_client_models
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode, NoCheckpointError, UsageError
 from moon_jax.metrics.classified import Classified
-from moon_jax.platform import client_memory, devices
+from moon_jax.platform import devices
 from moon_jax.predict import command as predict_lib
 from moon_jax.predict import inference, prediction_files
 from moon_jax.round.examination import with_empty_sums
@@ -163,7 +164,7 @@ def test_what_is_loaded_is_what_is_tested(algorithm, batch_norm, tmp_path):
 def test_who_has_a_model_of_its_own(algorithm, batch_norm):
   network = world.network('mlp_bn')
   record = world.make(algorithm, 'mlp_bn', batch_norm=batch_norm)
-  has_client_models = client_memory.has_client_models(
+  has_client_models = evaluates_client_models(
     with_empty_sums(record, network), network.shapes
   )
   expected = batch_norm == 'local' or algorithm in WITH_CLIENT_MODELS

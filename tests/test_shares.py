@@ -10,6 +10,7 @@ from moon_jax.building import scheduling
 from moon_jax.building.scheduling import TrainingSetupOptions
 from moon_jax.catalog.algorithms import ALGORITHMS
 from moon_jax.config import validate
+from moon_jax.core import shares
 from moon_jax.core.shares import share_of
 from moon_jax.core.types import Dataset
 from moon_jax.data import client_tests, drawn_test, holdout, imagefolder, partition
@@ -49,7 +50,7 @@ def test_every_fraction_is_rounded_by_the_same_rule():
   )
   who = scheduling.who_takes_part(options, np.full(COUNT, 4))
   assert (len(who.attackers), who.num_stragglers) == (SHARE, SHARE)
-  assert scheduling.cohort_size_of(COUNT, FRACTION) == SHARE
+  assert shares.num_drawn(COUNT, FRACTION) == SHARE
   one_client = partition.Partition(np.arange(COUNT), np.array([0, COUNT]))
   _, tests = client_tests.hold_out(one_client, FRACTION, seed=0)
   assert tests.sizes.tolist() == [SHARE]

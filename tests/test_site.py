@@ -7,8 +7,10 @@ import pathlib
 import re
 import shlex
 
+import numpy as np
 import pytest
 
+import moon_jax
 from docs import images, reference
 from moon_jax import catalog, export
 from moon_jax.catalog.registry import part
@@ -53,7 +55,7 @@ def blocks(page, language):
 
 
 # Their examples train many networks; what they show has tests of its own.
-SLOW = ('data', 'from_python', 'metrics', 'parts')
+SLOW = ('from_python', 'metrics', 'parts')
 
 
 def pages_with(language, slow=()):
@@ -73,16 +75,58 @@ def folder(tmp_path, monkeypatch):
   return tmp_path
 
 
+PAGES_WITH_PYTHON = [
+  page
+  for page in pages_with('python', SLOW)
+  if page.id != 'data'  # tests/data/test_page.py runs each of its blocks alone
+]
+
+
 @pytest.mark.usefixtures('own_parts')
-@pytest.mark.parametrize('page', pages_with('python', SLOW))
+@pytest.mark.parametrize('page', PAGES_WITH_PYTHON)
 def test_the_python_of_a_page_runs(page, folder):
   """One block after the other; a block that begins with a file's name is that file."""
   names = {}
   for code in blocks(page, 'python'):
     if file := re.match(r'# (\w+\.py)\n', code):
       (folder / file[1]).write_text(code)
+      if 'get_config' in code:
+        assert cli.parse([f'--config={file[1]}']).config
     else:
       exec(compile(code, page.name, 'exec'), names)
+
+
+@pytest.mark.usefixtures('own_parts')
+def test_the_metric_of_the_page_is_defined_for_examples_of_one_class():
+  code = dict(FILE.findall((ROOT / 'docs/metrics.md').read_text()))['specific.py']
+  names = {}
+  exec(code.partition('moon_jax.register_metric')[0], names)
+  logits = np.eye(3)[[1, 1, 0, 2]]  # two of four are taken for other classes
+  classified = moon_jax.Classified(labels=np.ones(4, int), logits=logits)
+  # Of the others of classes 0 and 2, all four, one is taken for each.
+  assert names['specificity'](classified) == 0.75
+
+
+def test_the_kinds_of_parts_that_users_cannot_add_are_named():
+  knobs = catalog.KINDS | catalog.LISTED_KINDS
+  closed_kinds = [kind for kind in knobs if not hasattr(moon_jax, f'register_{kind}')]
+  (row,) = re.findall(r'^\| part \| .*', (ROOT / 'docs/concepts.md').read_text(), re.M)
+  assert re.findall(r'`([\w.]+)`', row) == [knobs[kind] for kind in closed_kinds]
+
+
+@pytest.mark.usefixtures('own_parts')
+def test_a_config_file_may_have_a_module_beside_it(folder):
+  (folder / 'inner').mkdir()
+  (folder / 'inner/my_losses.py').write_text('BATCH = 17\n')
+  (folder / 'inner/mine.py').write_text(
+    'from moon_jax.config import defaults, import_config\n'
+    "my_losses = import_config('my_losses.py', relative_to=__file__)\n"
+    'def get_config():\n'
+    '  config = defaults()\n'
+    '  config.batch_size = my_losses.BATCH\n'
+    '  return config\n'
+  )
+  assert cli.parse(['--config=inner/mine.py']).config.batch_size == 17
 
 
 @pytest.mark.parametrize('page', pages_with('pycon'))

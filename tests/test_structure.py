@@ -22,7 +22,7 @@ LAYERS = (
   ('core.errors',),
   ('core.signals',),
   ('core.files', 'core.machine_memory'),
-  ('core.outputs', 'core.client_names'),
+  ('core.output_files', 'core.client_names'),
   ('core.tree', 'core.keys', 'core.user_cache', 'core.weights', 'core.imports'),
   ('core.device_keys',),
   ('catalog',),

@@ -9,13 +9,13 @@ import numpy as np
 
 from moon_jax import catalog, models
 from moon_jax import config as config_lib
-from moon_jax.algorithms.wrappers import topology
 from moon_jax.building import experiment, programs, round_scalars, scheduling
 from moon_jax.building.algorithm import AlgorithmOptions, make_algorithm
 from moon_jax.building.training_data import TrainingData
 from moon_jax.core.types import Form, Scale
 from moon_jax.data import device_split, partition
 from moon_jax.models import layers
+from moon_jax.planning import topology
 from moon_jax.planning.availability import EVERYONE
 from moon_jax.planning.batches import LocalWork
 from moon_jax.planning.client_facts import facts_of_clients
@@ -232,7 +232,7 @@ class MlpBn(nn.Module):
     x = layers.dense(images.reshape(len(images), -1), 16, 'encoder')
     x = layers.BatchNorm(-1, name='norm')(x[:, None, None], mask)[:, 0, 0]
     x = nn.relu(x)
-    return layers.outputs(x, 16, 8, self.num_classes)
+    return layers.head_and_classifier(x, 16, 8, self.num_classes)
 
 
 class MlpDropout(nn.Module):
@@ -243,7 +243,7 @@ class MlpDropout(nn.Module):
   @nn.compact
   def __call__(self, images, mask=None):
     x = nn.Dropout(0.5)(images.reshape(len(images), -1), deterministic=mask is None)
-    return layers.outputs(x, 16, 8, self.num_classes)
+    return layers.head_and_classifier(x, 16, 8, self.num_classes)
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from moon_jax.algorithms.private import (
   Paths,
   divided,
   joined,
-  leaving,
+  keeping,
   output_layer,
   without_gradient,
 )
@@ -41,10 +41,10 @@ def with_fixed(fixed: Paths) -> base.Algorithm:
     _, unchanged = divided(server.variables, fixed)
     return server._replace(variables=joined(mean.weighted, unchanged))
 
-  leave_fixed = leaving(fixed)
+  keep_fixed = keeping(fixed)
   return base.Algorithm(
-    correct=without_gradient(leave_fixed),
-    after_update=leave_fixed,
+    correct=without_gradient(keep_fixed),
+    after_update=keep_fixed,
     upload=upload,
     aggregate=aggregate,
   )

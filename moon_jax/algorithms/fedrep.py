@@ -5,7 +5,7 @@ from moon_jax.algorithms.private import (
   Paths,
   divided,
   joined,
-  leaving,
+  keeping,
   output_layer,
   with_private,
   without_gradient,
@@ -52,10 +52,10 @@ def with_head(head: Paths, head_epochs: int) -> base.Algorithm:
     after_update=keep_body,
     upload=trained_head,
   )
-  leave_head = leaving(head)
+  keep_head = keeping(head)
   return with_private(head)._replace(
-    correct=without_gradient(leave_head),
-    after_update=leave_head,
+    correct=without_gradient(keep_head),
+    after_update=keep_head,
     second_training=base.SecondTraining(
       algorithm=head_training, epochs=head_epochs, comes_first=True
     ),

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from moon_jax.algorithms import base
-from moon_jax.algorithms.scaffold import no_path, path_after
+from moon_jax.algorithms.sgd_path import no_path, path_after
 from moon_jax.core import tree
 from moon_jax.core.types import Server, Upload
 

@@ -78,7 +78,7 @@ def output_layer(network_layers: Layers, algorithm: str, treatment: str) -> Path
   return network_layers.output
 
 
-def leaving(fixed: Paths) -> Callable:
+def keeping(fixed: Paths) -> Callable:
   """The `after_update` with which nothing moves the parameters at these paths.
 
   They are set back after the local optimizer, so neither weight decay nor momentum

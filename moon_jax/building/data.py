@@ -332,6 +332,8 @@ def deal(dataset: Dataset, options: DataOptions) -> partition.Dealt:
 
 def _remedy_without_users(options: DataOptions) -> str:
   """What gives the examples of a source their users."""
+  if catalog.part('data', options.source).registered:
+    return 'return train_client, too, the user of each training example'
   if 'client' in options.source_options:
     return f'name the column of the users by {flag("data.client")}=COLUMN'
   if options.source == 'npz':

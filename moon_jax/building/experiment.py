@@ -11,7 +11,11 @@ from jax.sharding import Mesh
 
 from moon_jax import models
 from moon_jax.algorithms.base import Algorithm
-from moon_jax.building.algorithm import AlgorithmOptions, make_algorithm
+from moon_jax.building.algorithm import (
+  AlgorithmOptions,
+  evaluates_client_models,
+  make_algorithm,
+)
 from moon_jax.building.data import (
   DataOptions,
   Divided,
@@ -47,7 +51,7 @@ from moon_jax.core import tree
 from moon_jax.core.types import Dataset, PyTree, Server, State
 from moon_jax.data import sources
 from moon_jax.planning.planner import Planner
-from moon_jax.platform import client_memory, devices
+from moon_jax.platform import devices
 from moon_jax.platform.client_memory import ClientMemory
 from moon_jax.round.traffic import Traffic, traffic_of_client
 
@@ -154,7 +158,7 @@ def assemble(options: Options, divided: Divided, backend: str | None) -> Assembl
 
   algorithm = make_algorithm(options.algorithm, network)
   with explaining_errors_of(options.algorithm.part):
-    has_client_models = client_memory.has_client_models(algorithm, network.shapes)
+    has_client_models = evaluates_client_models(algorithm, network.shapes)
   if divided.num_clients == 1:
     # Its model is the global one.
     has_client_models = False

@@ -171,11 +171,11 @@ def compile_tuned_tests(
   def tune_and_test_all(state):
     for first in range(0, len(clients_with_tests), group_size):
       group = group_from(first, round_index=int(state.round) - 1)
-      of_group = jax.device_get(program(state, *group.inputs))
+      group_results = jax.device_get(program(state, *group.inputs))
       tested = group.tested
       yield (
         group.positions[tested],
-        jax.tree.map(lambda leaf, tested=tested: leaf[tested], of_group),
+        jax.tree.map(lambda leaf, tested=tested: leaf[tested], group_results),
       )
 
   return tune_and_test_all

@@ -13,7 +13,7 @@ from moon_jax.building.network import NetworkOptions
 from moon_jax.core import files, weights
 from moon_jax.core.errors import KnobError, UsageError, printable
 from moon_jax.core.flags import flag, option
-from moon_jax.core.outputs import any_of
+from moon_jax.core.output_files import any_of
 from moon_jax.core.paths import expand
 from moon_jax.data.data_errors import listed
 from moon_jax.exchange import torchvision_weights

@@ -85,10 +85,12 @@ class Compiled(NamedTuple):
   Attributes:
     run_round: (state, plan, scalars, train) -> (state, ClientMetrics [K]).
     evaluate: (state, test, validation, clients) -> Score; see `models_at_a_time`.
+    metrics: the ClientMetrics of a round, with shapes in place of arrays.
   """
 
   run_round: Callable
   evaluate: Callable
+  metrics: ClientMetrics
 
 
 class Traced(NamedTuple):
@@ -119,8 +121,9 @@ def compile_programs(
       compile_in_turn, traced_programs.evaluate, 'the test'
     )
     run_round = compile_in_turn(traced_programs.run_round, 'the round')
+    _, metrics = traced_programs.run_round.out_info
     with activity.doing('compiling the test'):
-      return Compiled(run_round=run_round, evaluate=evaluate.result())
+      return Compiled(run_round=run_round, evaluate=evaluate.result(), metrics=metrics)
 
 
 def lower_programs(

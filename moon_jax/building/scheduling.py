@@ -12,10 +12,9 @@ from moon_jax.algorithms.base import Algorithm, SecondTraining
 from moon_jax.building import streaming
 from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.config import Config, flatten, used_value
-from moon_jax.core import machine_memory
+from moon_jax.core import machine_memory, shares
 from moon_jax.core.errors import KnobError, UsageError
 from moon_jax.core.flags import flag
-from moon_jax.core.shares import share_of
 from moon_jax.core.types import Dataset
 from moon_jax.data import partition
 from moon_jax.models import Network
@@ -176,22 +175,21 @@ def make_training_setup(
       epoch_steps=(later_work or work).epoch_steps(sizes),
     )
 
-  planner_with = functools.partial(
-    make_planner,
+  planner = make_planner(
     seed=options.seed,
     participation=participation,
     data=ClientData(sizes=sizes, rows_of=examples.rows_of),
     work=work,
     second_work=later_work,
+    layout=layout,
     min_steps=min_steps,
     averaging=averaging(options, algorithm),
     client_facts=client_facts,
   )
   if backend != 'cpu':
     layout = _layout_of_accelerator(
-      layout,
+      planner,
       options,
-      planner_with=planner_with,
       image_shape=data.train_images.shape[1:],
       data_bytes=examples.device_images.nbytes + test_bytes,
       memory_place=memory_place,
@@ -203,10 +201,9 @@ def make_training_setup(
     )
   mesh = devices.mesh(layout.num_devices)
   process_lanes = devices.lanes_of_process(mesh, layout.num_lanes)
-  planner = planner_with(layout=layout, process_lanes=process_lanes)
   return TrainingSetup(
     mesh=mesh,
-    planner=planner,
+    planner=planner.with_layout(layout, process_lanes),
     stream=examples.stream,
     client_memory=memory_place,
     label_flippers=label_flippers,
@@ -256,10 +253,9 @@ def _label_flippers(
 
 
 def _layout_of_accelerator(
-  requested: LaneLayout,
+  planner: Planner,
   options: TrainingSetupOptions,
   *,
-  planner_with: Callable[..., Planner],
   image_shape: tuple[int, ...],
   data_bytes: int,
   memory_place: ClientMemory,
@@ -272,9 +268,8 @@ def _layout_of_accelerator(
   """The lanes and segments that suit an accelerator and fit in its memory.
 
   Args:
-    requested: the lanes that are asked for.
+    planner: plans the run in the lanes that are asked for.
     options: what the configuration says.
-    planner_with: layout -> the planner of the run with this layout.
     image_shape: (H, W, C).
     data_bytes: bytes of the examples that a device holds.
     memory_place: where the clients' memories are.
@@ -298,25 +293,19 @@ def _layout_of_accelerator(
       bytes_per_upload=bytes_per_upload,
       num_clients=options.num_clients,
       cohort_size=cohort_size,
-      num_devices=requested.num_devices,
+      num_devices=planner.training.layout.num_devices,
     )
 
   gpu.require_room_for_one_lane(
     training_memory_of, batch_size, free_bytes_with, memory_place, bytes_per_upload
   )
   return gpu.choose_layout(
-    requested,
+    planner,
     may_change_lanes=options.lanes == 'auto',
-    planner_with=planner_with,
     params=network.shapes['params'],
     training_memory=training_memory_of(batch_size),
     free_bytes=free_bytes_with(memory_place.on_device),
   )
-
-
-def cohort_size_of(num_clients: int, participation: float) -> int:
-  """K: the participating fraction of the clients, halves rounded up; at least one."""
-  return max(1, share_of(num_clients, participation))
 
 
 def lane_layout(
@@ -463,7 +452,7 @@ def who_takes_part(options: TrainingSetupOptions, sizes: np.ndarray) -> Particip
     UsageError: a round would have too few clients, or no straggler or attacker although
       the configuration asks for some.
   """
-  num_drawn = cohort_size_of(options.num_clients, options.participation)
+  num_drawn = shares.num_drawn(options.num_clients, options.participation)
   num_stragglers = _num_stragglers(options.straggler_fraction, num_drawn)
   send_partial_work = options.stragglers_send_partial_work
   available = options.availability.build(
@@ -472,7 +461,9 @@ def who_takes_part(options: TrainingSetupOptions, sizes: np.ndarray) -> Particip
   require_enough(available, num_drawn, options.num_rounds)
   return Participation(
     num_clients=options.num_clients,
-    cohort_size=num_drawn if send_partial_work else num_drawn - num_stragglers,
+    cohort_size=shares.num_sending(
+      num_drawn, num_stragglers, stragglers_send_partial_work=send_partial_work
+    ),
     available=available,
     num_stragglers=num_stragglers,
     stragglers_send_partial_work=send_partial_work and num_stragglers > 0,
@@ -481,7 +472,7 @@ def who_takes_part(options: TrainingSetupOptions, sizes: np.ndarray) -> Particip
 
 
 def _num_stragglers(fraction: float, num_drawn: int) -> int:
-  num_stragglers = share_of(num_drawn, fraction)
+  num_stragglers = shares.num_stragglers(num_drawn, fraction)
   if num_stragglers and num_stragglers == num_drawn:
     raise KnobError(
       'stragglers.fraction',
@@ -520,7 +511,7 @@ def averaging(options: TrainingSetupOptions, algorithm: Algorithm) -> Averaging:
   """How the clients' models are averaged: by a server, or among neighbours."""
   if not algorithm.share:
     return Averaging(uniform_weights=options.uniform_weights)
-  from moon_jax.algorithms.wrappers import topology  # SciPy's graphs take time to load
+  from moon_jax.planning import topology  # SciPy's graphs take time to load
 
   graph = options.topology.build(
     object,

@@ -32,8 +32,8 @@ from moon_jax.catalog.entries import (
   switch,
   word,
 )
+from moon_jax.core import shares
 from moon_jax.core.flags import flag
-from moon_jax.core.shares import share_of
 
 SERVED = frozenset({'several_clients', 'served', 'weighted'})
 _CONTRASTIVE = SERVED | {'contrastive'}
@@ -252,11 +252,15 @@ def _cools_down(values):
 
 def _num_sending(values):
   """Number of clients that send their model in a round."""
-  num_sampled = max(1, share_of(values['num_clients'], values['participation']))
-  num_stragglers = share_of(num_sampled, values['stragglers.fraction'])
-  if num_stragglers and values['stragglers.send'] == 'nothing':
-    return num_sampled - num_stragglers
-  return num_sampled
+  num_drawn = shares.num_drawn(values['num_clients'], values['participation'])
+  num_stragglers = shares.num_stragglers(num_drawn, values['stragglers.fraction'])
+  if not num_stragglers:
+    return num_drawn
+  return shares.num_sending(
+    num_drawn,
+    num_stragglers,
+    stragglers_send_partial_work=values['stragglers.send'] == 'partial',
+  )
 
 
 def _trims_somebody(values):

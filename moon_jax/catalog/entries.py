@@ -204,7 +204,8 @@ class Part(NamedTuple):
     group: name of this group; '': the part's name.
     metrics: column -> Metric, besides the columns of every run.
     check: (valid values, dotted name -> value) -> problems, one line each. A check that
-      reads a knob with an invalid value is skipped: that mistake is reported already.
+      reads a knob that is unused or has an invalid value ends there: such a value is
+      reported already.
     registered: name and SHA-256 of the source file, for a registered part.
   """
 

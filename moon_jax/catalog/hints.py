@@ -1,9 +1,9 @@
 """What a user may have meant: names that other programs and papers use."""
 
-import difflib
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from moon_jax.core.errors import nearest_name_hint
 from moon_jax.core.flags import flag
 
 # A name used elsewhere -> the knob here.
@@ -65,8 +65,7 @@ def did_you_mean(word: str, names: Iterable[str]) -> str:
     if _without_dashes(name) == alias.name:
       extra = f' with {alias.extra_flag}' if alias.extra_flag else ''
       return f' Did you mean {name!r}{extra}?'
-  nearest = difflib.get_close_matches(word.lower(), names, n=1)
-  return f' Did you mean {nearest[0]!r}?' if nearest else ''
+  return nearest_name_hint(word, names)
 
 
 def _without_dashes(name: str) -> str:

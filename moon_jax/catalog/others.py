@@ -56,7 +56,7 @@ _AUGMENTATIONS = 'data.augment'
 _OPTIMIZERS = 'round.optimizers'
 _SCHEDULES = 'building.learning_rate'
 _SERVER_OPTIMIZERS = 'algorithms.wrappers.server_optimizer'
-_TOPOLOGIES = 'algorithms.wrappers.topology'
+_TOPOLOGIES = 'planning.topology'
 _AVAILABILITIES = 'planning.availability'
 _ATTACKS = 'algorithms.wrappers.attack'
 

@@ -63,9 +63,13 @@ def register_algorithm(
     knobs: name -> moon_jax.knob(...).
     traits: 'several_clients'; 'served' (the clients send to a server); 'weighted' (the
       server averages by `client_weight`); 'contrastive' (the loss compares with frozen
-      networks). If left out, the first three.
+      networks); 'decentralized' (neighbours in a graph average what `share` gives). If
+      left out, the first three; otherwise those that are named, in their place. All
+      others need the first one, without which one client owns all data.
     metrics: column of metrics.jsonl -> moon_jax.Metric, which reports follow.
-    check: (valid values, dotted name -> value) -> complaints, one line each.
+    check: (valid values, dotted name -> value) -> complaints, a list or an iterator of
+      lines. Knobs with an invalid value, and those that the run does not use, are left
+      out of the values; a check that reads such a knob ends there, without an error.
   """
   register(
     'algorithm',
@@ -92,7 +96,10 @@ def register_model(
     name: small letters, digits and _.
     make: function of `num_classes` and the part's knobs, by name, that returns a flax
       module. The module maps images [B, H, W, C] float32 to moon_jax.Outputs, or to
-      logits [B, Y] for algorithms that need no representation. If its `__call__` has
+      logits [B, Y] for algorithms that need no representation. Of other data it gets
+      tables [B, D], signals [B, T, C] or volumes [B, D, H, W, C], float32, or words
+      [B, T] int32, where -1 is no word; the number of words that an embedding has room
+      for is then a knob of yours. If its `__call__` has
       the arguments, it gets `mask`, [B] (1.0: a real example) in training and None
       otherwise, and `train`, whether it trains; any other keeps its default. Batch
       normalisation must use the mask: a network whose results depend on filler is
@@ -214,8 +221,9 @@ def register_metric(
 def register_callback(callback: Any) -> None:
   """Adds a callback to all runs until another config file is loaded.
 
-  It is added to runs of configurations that were loaded before, too. A config file that
-  is loaded later forgets it; `load_config` then says so.
+  Those are the runs of a command, `moon_jax.run` and `moon_jax.sweep`, also of
+  configurations that were loaded before; `moon_jax.rounds` calls no callbacks. A config
+  file that is loaded later forgets it; `load_config` then says so.
 
   Args:
     callback: a subclass of `moon_jax.Callback`, of which each run makes an instance, or

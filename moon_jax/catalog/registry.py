@@ -35,9 +35,11 @@ _parts = {
 _LONGEST_NAME = 100
 _LONGEST_TITLE = 200
 _KNOB_TYPES = {type_.__name__: type_ for type_ in (float, int, bool, str)}
+# Traits that only algorithms of several clients have.
+_TRAITS_OF_SEVERAL = {'served', 'weighted', 'contrastive', 'decentralized'}
 # Kind of part -> the traits that users' parts may have.
 _TRAITS = {
-  'algorithm': {'several_clients', 'served', 'weighted', 'contrastive'},
+  'algorithm': {'several_clients', *_TRAITS_OF_SEVERAL},
   'data': {'arrays'},
   'metric': {LOWER},
   'model': {'normalized', 'convolutional'},
@@ -196,7 +198,7 @@ def register(
 
   Raises:
     UsageError: the name is taken or invalid, a knob is not declared, a trait is
-      unknown, or `make` is no function or has no source file.
+      unknown or needs another one, or `make` is no function or has no source file.
   """
   knobs = dict(knobs or {})
   metrics = metrics or {}
@@ -223,6 +225,7 @@ def register(
       registered=source,
     )
     _check_title(entry)
+    _check_traits(entry)
     _add(entry, source['origin'])
   except UsageError as error:
     raise UsageError(f'register_{kind}({name!r}): {error}.') from None
@@ -291,6 +294,21 @@ def _check_title(entry: Part) -> None:
     is_other = is_other and origins[0] != origins[1]
     if is_other and part.title == entry.title:
       raise UsageError(f'the title {entry.title!r} is that of {part.name!r}')
+
+
+def _check_traits(entry: Part) -> None:
+  """Raises UsageError for an algorithm of several clients that is not said to be one.
+
+  One client would own all data, as with `centralized`.
+  """
+  traits_of_several = entry.traits & _TRAITS_OF_SEVERAL
+  if entry.kind != 'algorithm' or entry.has('several_clients'):
+    return
+  if traits_of_several:
+    raise UsageError(
+      f"the trait {min(traits_of_several)!r} needs 'several_clients' beside it: traits "
+      'stand in place of the default ones'
+    )
 
 
 def _is_declared(knob: Knob) -> bool:

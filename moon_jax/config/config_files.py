@@ -14,7 +14,7 @@ import ml_collections
 
 from moon_jax import catalog
 from moon_jax.config.configuration import flatten
-from moon_jax.core.errors import ConfigError, UsageError, did_you_mean
+from moon_jax.core.errors import ConfigError, UsageError, nearest_name_hint
 from moon_jax.core.flags import option
 from moon_jax.core.paths import expand
 
@@ -89,7 +89,7 @@ def load(choice: str) -> dict[str, Any]:
   if variant is not None:
     variants_by_name = _variants_of(module, path)
     if variant not in variants_by_name:
-      hint = did_you_mean(variant, variants_by_name)
+      hint = nearest_name_hint(variant, variants_by_name)
       raise ConfigError(
         [
           f'{path} has no variant {variant!r}; '
@@ -197,7 +197,7 @@ def _run_config(path: str) -> ModuleType:
   file = _first_file(_candidates(path))
   if file is None:
     ours = (HOME / 'configs').glob('[!_]*.py')
-    hint = did_you_mean(path, sorted(f'configs/{file.name}' for file in ours))
+    hint = nearest_name_hint(path, sorted(f'configs/{file.name}' for file in ours))
     raise ConfigError([f'{option("config", path)} is not a file.{hint}'])
   catalog.forget_callbacks()
   return _module(option('config', path), file)

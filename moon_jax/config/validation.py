@@ -11,8 +11,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from moon_jax import catalog
+from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.config.configuration import Config, flatten, nest
-from moon_jax.core.errors import ConfigError
+from moon_jax.core.errors import ConfigError, UsageError
 from moon_jax.core.flags import flag
 
 # Spellings of booleans: those of README.md, of Python and of --help.
@@ -32,8 +33,8 @@ _MAX_FLOAT32 = math.ldexp(1 - 2.0**-24, 128)
 # The largest whole number that the device, and the files of a run, hold.
 _MAX_INT32 = 2**31 - 1
 
-# If it is auto: 1 averages; FedAdam and FedYogi move each weight by up to the rate in a
-# round.
+# With 'auto' the plain average has the rate 1. FedAdam and FedYogi have a small one,
+# because they move each weight by up to the rate in a round.
 _SERVER_RATE = 'server_optimizer.learning_rate'
 _AVERAGING_RATE = 1.0
 _ADAPTIVE_RATE = 0.01
@@ -198,12 +199,28 @@ def complaints(values: Mapping[str, Any]) -> list[str]:
     part = catalog.chosen(kind, values)
     if part is None or not part.check or not catalog.is_used(name, values):
       continue
-    try:
-      problems += part.check(values) or ()
-    except KeyError as error:  # the check reads a knob that is invalid or unused
-      if error.args[0] not in catalog.every_knob():
-        raise
+    with explaining_errors_of(part):
+      problems += _complaints_of(part, values)
   return problems
+
+
+def _complaints_of(part: catalog.Part, values: Mapping[str, Any]) -> Iterator[str]:
+  """The problems that a part's own check finds.
+
+  Raises:
+    UsageError: the check returned something else.
+  """
+  try:
+    lines = part.check(values) or ()
+    if isinstance(lines, str):
+      raise UsageError(
+        f'The check of the {part.kind} {part.name!r} must return a list of lines, not '
+        f'the text {lines!r}.'
+      )
+    yield from lines
+  except KeyError as error:  # the check reads a knob that is invalid or unused
+    if error.args[0] not in catalog.every_knob():
+      raise
 
 
 def _unused(name: str, valid_values: Mapping[str, Any]) -> Iterator[str]:

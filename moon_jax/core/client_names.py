@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from moon_jax.core import files
-from moon_jax.core.errors import UsageError, did_you_mean, printable
+from moon_jax.core.errors import UsageError, nearest_name_hint, printable
 
 _MOST_LISTED = 10  # in a message; there may be thousands
 
@@ -82,7 +82,7 @@ def number_of(
   last_number = f'0 to {num_clients - 1}'
   if not names:
     raise UsageError(f'client={word} must be {last_number}, for {place}.')
-  hint = did_you_mean(client, names) if isinstance(client, str) else ''
+  hint = nearest_name_hint(client, names) if isinstance(client, str) else ''
   raise UsageError(
     f'client={word} must be a name ({listed(names)}) or a number, {last_number}, for '
     f'{place}.{hint}'

@@ -189,10 +189,10 @@ def printable(text: str, allowed: str = '') -> str:
   )
 
 
-def did_you_mean(word: str, names: Iterable[str]) -> str:
+def nearest_name_hint(word: str, names: Iterable[str]) -> str:
   """' Did you mean X?' for the nearest name, '' if none is near.
 
-  >>> did_you_mean('mon', ['moon', 'fedavg'])
+  >>> nearest_name_hint('mon', ['moon', 'fedavg'])
   " Did you mean 'moon'?"
   """
   nearest = difflib.get_close_matches(word.lower(), names, n=1)

@@ -162,7 +162,7 @@ def repeat(tree: PyTree, count: int) -> PyTree:
   return jax.tree.map(lambda x: jnp.broadcast_to(x[None], (count, *x.shape)), tree)
 
 
-def flatten(stacked: PyTree) -> PyTree:
+def merged_axes(stacked: PyTree) -> PyTree:
   """Leaves [N, M, ...] -> [N * M, ...]."""
   return jax.tree.map(lambda leaf: leaf.reshape((-1, *leaf.shape[2:])), stacked)
 

@@ -16,7 +16,7 @@ from flax import traverse_util
 
 from moon_jax.core import files, machine_memory
 from moon_jax.core.errors import UsageError, printable
-from moon_jax.core.outputs import WEIGHT_SUFFIXES
+from moon_jax.core.output_files import WEIGHT_SUFFIXES
 from moon_jax.core.paths import expand
 from moon_jax.core.types import PyTree
 

@@ -35,7 +35,7 @@ from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import KnobError, UsageError, print_or_help
 from moon_jax.core.flags import option
-from moon_jax.core.outputs import require_short_name
+from moon_jax.core.output_files import require_short_name
 from moon_jax.core.paths import expand
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from moon_jax.core.types import Batch, Dataset
 
 # (images [M, H, W, C] uint8, rows [B] int32) -> [B, H, W, C] uint8.
-View = Callable[[jax.Array, jax.Array], jax.Array]
+RowView = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 @jax.tree_util.register_dataclass
@@ -35,7 +35,7 @@ class DeviceSplit:
   clients: jax.Array | None = None
   content: str = dataclasses.field(default='levels', metadata={'static': True})
 
-  def normalised(self, rows: jax.Array, view: View | None = None) -> jax.Array:
+  def normalised(self, rows: jax.Array, view: RowView | None = None) -> jax.Array:
     """[B] int32 -> [B, H, W, C] float32, what the network sees of these rows.
 
     Args:
@@ -46,7 +46,7 @@ class DeviceSplit:
     return normalise(pixels, self.mean, self.std, self.content)
 
   def batch(
-    self, rows: jax.Array, num_real: jax.Array, view: View | None = None
+    self, rows: jax.Array, num_real: jax.Array, view: RowView | None = None
   ) -> Batch:
     """Gathers, augments and normalises one batch.
 

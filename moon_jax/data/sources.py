@@ -60,7 +60,10 @@ def load(
   """
   if announce and source == 'tfds':
     options['announce'] = lambda data: announce(_limited(data, limit))
-  with layouts.hint_at_other_source(source, options.get('path', '')):
+  # A knob of a registered source may be called so, too, and mean something else.
+  is_registered = catalog.part('data', source).registered
+  path = '' if is_registered else options.get('path', '')
+  with layouts.hint_at_other_source(source, path):
     dataset = read(source, **options)
     if isinstance(dataset, assembled.Federation):
       dataset = assembled.dataset_of(dataset)
@@ -134,6 +137,8 @@ def text_options_of(options: Mapping[str, str | int | float | bool]) -> TextOpti
 def data_flag_of(source: str, options: Mapping[str, str | int | float | bool]) -> str:
   """The flag that says which data they are, for messages."""
   data_flag = flag('data.source', source)
+  if catalog.part('data', source).registered:
+    return data_flag  # its knobs are in a group of its own
   for knob in ('name', 'path'):
     if options.get(knob):
       data_flag = flag(f'data.{knob}', options[knob])

@@ -26,7 +26,8 @@ from moon_jax.data.texts import TextOptions
 
 _SENTENCE_WORDS = 4  # as many words are rarely the name of a category
 _MOST_NAMES = 100  # of features, in the line that names them
-# Of columns without a name; the second is what pandas calls an index in Parquet files.
+# A column with one of these names has no name; pandas gives the second one to an index
+# that it writes into a Parquet file.
 NO_NAMES = ('', '__index_level_0__')
 
 
@@ -490,12 +491,11 @@ def _columns(
   """The columns by their use; all but the named ones must be numbers."""
   names = list(frame.columns)
   category_names = _names_in(categories)
-  for knob, name in (
-    *(('client', client),) * bool(client),
-    *(('categories', name) for name in category_names),
-  ):
+  if client and client not in names:
+    raise _missing(data_flag, 'client', client, frame)
+  for name in category_names:
     if name not in names:
-      raise _missing(data_flag, knob, name, frame)
+      raise _missing(data_flag, 'categories', name, frame)
   for name, use in ((label, 'label'), (client, 'user')):
     if name in category_names:
       raise DataError(

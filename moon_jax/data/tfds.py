@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moon_jax.core import files
-from moon_jax.core.errors import did_you_mean
+from moon_jax.core.errors import nearest_name_hint
 from moon_jax.core.flags import flag
 from moon_jax.core.types import Dataset
 from moon_jax.data import decoded, example_forms, texts, tfds_features
@@ -217,7 +217,7 @@ def _tfds_builder(name, data_dir, prepare):
         known_names = tfds.list_builders(with_community_datasets=False)
       raise DataError(
         f'{name_flag} is not a TFDS data set, nor prepared in '
-        f'{data_dir}.{did_you_mean(name, known_names)}'
+        f'{data_dir}.{nearest_name_hint(name, known_names)}'
       ) from None
 
 

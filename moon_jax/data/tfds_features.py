@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from moon_jax.core import files
-from moon_jax.core.errors import did_you_mean, printable
+from moon_jax.core.errors import nearest_name_hint, printable
 from moon_jax.core.flags import flag
 from moon_jax.data import texts
 from moon_jax.data.data_errors import DataError, listed
@@ -210,7 +210,7 @@ def _named(data_flag, features, kinds, client):
       if not members:
         raise DataError(
           f'{data_flag} has no feature {name!r} of {flag("data.features")}; it has '
-          f'{listed(kinds)}.{did_you_mean(name, [*kinds])}'
+          f'{listed(kinds)}.{nearest_name_hint(name, [*kinds])}'
         )
       names += members
   for name in names:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from moon_jax.core import files
-from moon_jax.core.errors import did_you_mean
+from moon_jax.core.errors import nearest_name_hint
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
@@ -94,7 +94,7 @@ def load_torchvision(path: str, name: str, trust_pickles: bool = False) -> Datas
     known_names += [f'emnist/{split}' for split in _EMNIST_CLASSES]
     raise DataError(
       f'{flag("data.name", name)} is not one of {", ".join(known_names)}.'
-      f'{did_you_mean(name, known_names)}'
+      f'{nearest_name_hint(name, known_names)}'
     )
   known = _SETS[set_name]
   data_flag = flag('data.path', path)

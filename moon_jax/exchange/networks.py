@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from moon_jax.core.types import PyTree
 from moon_jax.exchange.description import Description
-from moon_jax.models import mobilenet
+from moon_jax.models import mobilenet, resnet
 from moon_jax.models.layers import GROUPS
 
 
@@ -235,7 +235,7 @@ def _dense_relu(network, layer):
 
 
 def _head_and_classifier(network, dropout=0):
-  """`models.layers.outputs`."""
+  """`models.layers.head_and_classifier`."""
   if network.has('head_hidden'):
     _dense_relu(network, 'head_hidden')
     network.dense('head_output')
@@ -250,8 +250,8 @@ STEPS: dict[str, Callable[..., None]] = {
   'tutorial_cnn': _moon_cnn,
   'dco_cnn': _dco_cnn,
   'cnn_transformer': _cnn_transformer,
-  'resnet18': _resnet((2, 2, 2, 2), bottleneck=False),
-  'resnet50': _resnet((3, 4, 6, 3), bottleneck=True),
+  'resnet18': _resnet(resnet.BLOCKS['resnet18'], bottleneck=False),
+  'resnet50': _resnet(resnet.BLOCKS['resnet50'], bottleneck=True),
   'mobilenet_v2': _mobilenet_v2,
   'cnn_1d': _cnn_1d,
   'cnn_3d': _cnn_3d,

@@ -15,7 +15,9 @@ _ECE_BINS = 15  # as Guo et al. 2017
 # A bin holds its upper end: (0, 1/15], (1/15, 2/15], ...
 _ECE_EDGES = np.linspace(0, 1, _ECE_BINS + 1)[1:-1]
 _TOP = 5
-_LIKE_SIZES = 4  # times the smallest of the tests whose order is found together
+# AUC sorts several tests together if the largest has at most so many times the examples
+# of the smallest.
+_MOST_TIMES_SMALLEST = 4
 _FILLER = np.iinfo(np.uint64).max - 1
 
 
@@ -66,7 +68,7 @@ def _tests_of_like_sizes(sizes: np.ndarray) -> Iterator[slice]:
   """Divides [T] tests, the smallest first, where one is much larger than the first."""
   first = 0
   while first < len(sizes):
-    end = int(np.searchsorted(sizes, _LIKE_SIZES * sizes[first], side='right'))
+    end = int(np.searchsorted(sizes, _MOST_TIMES_SMALLEST * sizes[first], side='right'))
     yield slice(first, end)
     first = end
 
@@ -140,9 +142,9 @@ def top5(tests: ClassifiedTests) -> np.ndarray:
   """
   examples = tests.examples
   logits, labels = examples.logits, examples.labels
-  of_label = logits[np.arange(len(labels)), labels][:, None]
+  logit_of_label = logits[np.arange(len(labels)), labels][:, None]
   is_later = np.arange(examples.num_classes) > labels[:, None]
-  is_higher = (logits > of_label) | ((logits == of_label) & is_later)
+  is_higher = (logits > logit_of_label) | ((logits == logit_of_label) & is_later)
   return tests.mean(np.count_nonzero(is_higher, axis=1) < _TOP)
 
 
@@ -153,13 +155,13 @@ def nll(tests: ClassifiedTests) -> np.ndarray:
   return tests.mean(-examples.log_probabilities[rows, examples.labels])
 
 
-def _mean_of_classes(counts: np.ndarray, of_counts: np.ndarray) -> np.ndarray:
+def _mean_of_classes(counts: np.ndarray, totals: np.ndarray) -> np.ndarray:
   """[T, Y], [T, Y] -> [T] mean of the ratios over the classes where they are defined.
 
   It is NaN for a test without such a class.
   """
-  is_defined = of_counts > 0
-  ratios = np.where(is_defined, counts / np.maximum(of_counts, 1), 0.0)
+  is_defined = totals > 0
+  ratios = np.where(is_defined, counts / np.maximum(totals, 1), 0.0)
   num_defined = np.count_nonzero(is_defined, axis=1)
   means = ratios.sum(axis=1) / np.maximum(num_defined, 1)
   return np.where(num_defined > 0, means, np.nan)

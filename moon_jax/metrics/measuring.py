@@ -65,7 +65,7 @@ def measure_tests(
     example, or whose logits are not finite.
   """
   numbers = {name: np.full(len(labels), math.nan) for name in names}
-  for group in _groups([of_test.size for of_test in logits]):
+  for group in _groups([test_logits.size for test_logits in logits]):
     logits_of_group = np.concatenate([logits[test] for test in group])
     if not np.isfinite(logits_of_group).all():
       group = [test for test in group if np.isfinite(logits[test]).all()]
@@ -75,9 +75,9 @@ def measure_tests(
     labels_of_group = np.concatenate([labels[test] for test in group])
     sizes = np.array([len(labels[test]) for test in group])
     classified = Classified(labels_of_group, logits_of_group)
-    of_group = _measure_group(names, ClassifiedTests(classified, sizes))
-    for name, of_tests in of_group.items():
-      numbers[name][group] = of_tests
+    group_numbers = _measure_group(names, ClassifiedTests(classified, sizes))
+    for name, test_numbers in group_numbers.items():
+      numbers[name][group] = test_numbers
   return numbers
 
 

@@ -37,8 +37,8 @@ def normalise(
 
 
 def _forward(x, mask, scale, bias, relu):
-  of_channel = jax.ShapeDtypeStruct(scale.shape, jnp.float32)
-  results = (jax.ShapeDtypeStruct(x.shape, jnp.float32), of_channel, of_channel)
+  per_channel = jax.ShapeDtypeStruct(scale.shape, jnp.float32)
+  results = (jax.ShapeDtypeStruct(x.shape, jnp.float32), per_channel, per_channel)
   y, mean, variance = cpu_kernels.call(
     'batch_norm',
     results,
@@ -54,10 +54,10 @@ def _forward(x, mask, scale, bias, relu):
 
 def _backward(relu, saved, gradients):
   x, mask, mean, variance, scale, bias = saved
-  of_y, of_mean, of_variance = gradients
-  of_channel = jax.ShapeDtypeStruct(scale.shape, jnp.float32)
-  results = (jax.ShapeDtypeStruct(x.shape, jnp.float32), of_channel, of_channel)
-  of_x, of_scale, of_bias = cpu_kernels.call(
+  y_gradient, mean_gradient, variance_gradient = gradients
+  per_channel = jax.ShapeDtypeStruct(scale.shape, jnp.float32)
+  results = (jax.ShapeDtypeStruct(x.shape, jnp.float32), per_channel, per_channel)
+  x_gradient, scale_gradient, bias_gradient = cpu_kernels.call(
     'of_batch_norm',
     results,
     x,
@@ -66,13 +66,13 @@ def _backward(relu, saved, gradients):
     variance,
     scale,
     bias,
-    of_y,
-    of_mean,
-    of_variance,
+    y_gradient,
+    mean_gradient,
+    variance_gradient,
     vmap_method='broadcast_all',
     relu=[relu],
   )
-  return of_x, jnp.zeros_like(mask), of_scale, of_bias
+  return x_gradient, jnp.zeros_like(mask), scale_gradient, bias_gradient
 
 
 normalise.defvjp(_forward, _backward)

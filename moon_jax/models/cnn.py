@@ -60,7 +60,9 @@ class MoonCnn(_Cnn):
     x = nn.relu(layers.dense(x, 120, 'fc1'))
     x = nn.relu(layers.dense(x, 84, 'fc2'))
     head_width = self.head_width if self.head == 'mlp' else 0
-    return layers.outputs(x, head_width, self.representation, self.num_classes)
+    return layers.head_and_classifier(
+      x, head_width, self.representation, self.num_classes
+    )
 
 
 class DcoCnn(_Cnn):

@@ -50,7 +50,9 @@ class Cnn1d(nn.Module):
       x = nn.relu(pooled(x))
     x = x.reshape(len(x), -1)
     x = nn.relu(layers.dense(x, self.width, 'fc1'))
-    return layers.outputs(x, self.width, self.representation, self.num_classes)
+    return layers.head_and_classifier(
+      x, self.width, self.representation, self.num_classes
+    )
 
 
 def convolution(x, features, size, name, *, use_bias=True):

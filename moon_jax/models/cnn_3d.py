@@ -47,7 +47,9 @@ class Cnn3d(nn.Module):
       x = nn.relu(pooled(x))
     x = x.reshape(len(x), -1)
     x = nn.relu(layers.dense(x, self.width, 'fc1'))
-    return layers.outputs(x, self.width, self.representation, self.num_classes)
+    return layers.head_and_classifier(
+      x, self.width, self.representation, self.num_classes
+    )
 
 
 def convolution(x, features, name, *, use_bias=True):

@@ -389,7 +389,7 @@ def pooled_convolutions(
   return form.arranged(x).reshape(images.shape[0], -1)
 
 
-def outputs(
+def head_and_classifier(
   features: jax.Array, head_width: int, representation: int, num_classes: int
 ) -> Outputs:
   """MOON's two-layer projection head, and a classifier on the head.

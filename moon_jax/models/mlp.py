@@ -23,4 +23,6 @@ class Mlp(nn.Module):
     """[B, H, W, C] float32 -> Outputs; the same in training."""
     x = images.reshape(images.shape[0], -1)
     x = nn.relu(layers.dense(x, self.width, 'encoder'))
-    return layers.outputs(x, self.width, self.representation, self.num_classes)
+    return layers.head_and_classifier(
+      x, self.width, self.representation, self.num_classes
+    )

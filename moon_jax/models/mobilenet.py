@@ -28,15 +28,8 @@ STAGES = (
   (6, 160, 3, 2),
   (6, 320, 1, 1),
 )
-TORCHVISION_STAGES = (
-  (1, 16, 1, 1),
-  (6, 24, 2, 2),
-  (6, 32, 3, 2),
-  (6, 64, 4, 2),
-  (6, 96, 3, 1),
-  (6, 160, 3, 2),
-  (6, 320, 1, 1),
-)
+# Only the second stage differs, by its stride.
+TORCHVISION_STAGES = (STAGES[0], (6, 24, 2, 2), *STAGES[2:])
 DROPOUT = 0.2  # torchvision's, before the classifier
 
 

@@ -25,6 +25,9 @@ import flax.linen as nn
 from moon_jax.models import convolution, initializers, layers
 from moon_jax.models.convolution import pooling
 
+# Network -> blocks of each of its stages.
+BLOCKS = {'resnet18': (2, 2, 2, 2), 'resnet50': (3, 4, 6, 3)}
+
 
 class _ConvNorm(nn.Module):
   """A convolution that keeps the size at stride 1, a normalisation, perhaps ReLU."""
@@ -139,14 +142,20 @@ class ResNet(nn.Module):
       head_width = features.shape[-1]
     if self.head == 'none':
       head_width = 0
-    return layers.outputs(features, head_width, self.representation, self.num_classes)
+    return layers.head_and_classifier(
+      features, head_width, self.representation, self.num_classes
+    )
 
 
 def resnet18(*, num_classes: int, convolution: str, **options: int | str) -> ResNet:
   """ResNet-18; 11,565,386 parameters for RGB images and 10 classes."""
-  return ResNet(num_classes, convolution, (2, 2, 2, 2), bottleneck=False, **options)
+  return ResNet(
+    num_classes, convolution, BLOCKS['resnet18'], bottleneck=False, **options
+  )
 
 
 def resnet50(*, num_classes: int, convolution: str, **options: int | str) -> ResNet:
   """ResNet-50; 28,246,948 parameters for RGB images and 100 classes."""
-  return ResNet(num_classes, convolution, (3, 4, 6, 3), bottleneck=True, **options)
+  return ResNet(
+    num_classes, convolution, BLOCKS['resnet50'], bottleneck=True, **options
+  )

@@ -39,7 +39,9 @@ class Gru(nn.Module):
       is_step = sequences >= 0
       x = embedded(self, sequences, self.embedding)
     state = _Gru(self.width, name='gru')(x, is_step)
-    return layers.outputs(state, self.width, self.representation, self.num_classes)
+    return layers.head_and_classifier(
+      state, self.width, self.representation, self.num_classes
+    )
 
 
 class _Gru(nn.Module):
@@ -124,7 +126,9 @@ class Transformer(nn.Module):
     total = jnp.sum(jnp.where(is_word[..., None], x, 0), 1)
     count = jnp.sum(is_word, 1, keepdims=True)
     features = total / jnp.maximum(count, 1).astype(x.dtype)
-    return layers.outputs(features, self.width, self.representation, self.num_classes)
+    return layers.head_and_classifier(
+      features, self.width, self.representation, self.num_classes
+    )
 
 
 def embedded(module: nn.Module, words: jax.Array, width: int) -> jax.Array:

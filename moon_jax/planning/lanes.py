@@ -91,17 +91,17 @@ def cut_into_segments(
     layout: the lanes of the run.
     max_segments: G.
   """
-  of_devices = []
+  segments_by_device = []
   for first_lane in range(0, layout.num_lanes, layout.lanes_per_device):
     device_queues = queues[first_lane : first_lane + layout.lanes_per_device]
-    of_devices.append(
+    segments_by_device.append(
       _segments_of_device(device_queues, num_steps, layout.segment_steps, max_segments)
     )
   return Segments(
-    entering=np.hstack([segments.entering for segments in of_devices]),
-    leaving=np.hstack([segments.leaving for segments in of_devices]),
-    bounds=np.stack([segments.bounds for segments in of_devices]),
-    num_segments=np.int32([segments.num_segments for segments in of_devices]),
+    entering=np.hstack([segments.entering for segments in segments_by_device]),
+    leaving=np.hstack([segments.leaving for segments in segments_by_device]),
+    bounds=np.stack([segments.bounds for segments in segments_by_device]),
+    num_segments=np.int32([segments.num_segments for segments in segments_by_device]),
   )
 
 

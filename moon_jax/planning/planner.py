@@ -102,6 +102,10 @@ class TrainingPlanner:
     """The planner of another local training; S is what that training needs."""
     return dataclasses.replace(self, work=work, min_steps=0)
 
+  def with_layout(self, layout: LaneLayout, process_lanes: range) -> 'TrainingPlanner':
+    """The planner of the same local training in other lanes."""
+    return dataclasses.replace(self, layout=layout, process_lanes=process_lanes)
+
   def real_steps(self, clients: np.ndarray) -> np.ndarray:
     """[K] client ids -> [K] steps that each one trains at most."""
     return self.work.max_steps(self.data.sizes[clients])
@@ -278,6 +282,26 @@ class Planner:
   second_training: TrainingPlanner | None
   averaging: Averaging
   client_facts: dict[str, np.ndarray]
+
+  def with_layout(
+    self, layout: LaneLayout, process_lanes: range | None = None
+  ) -> 'Planner':
+    """The planner of the same rounds in other lanes.
+
+    Args:
+      layout: the lanes and their segments.
+      process_lanes: lanes of this process; None: all lanes.
+    """
+    if process_lanes is None:
+      process_lanes = range(layout.num_lanes)
+    second_training = None
+    if self.second_training:
+      second_training = self.second_training.with_layout(layout, process_lanes)
+    return dataclasses.replace(
+      self,
+      training=self.training.with_layout(layout, process_lanes),
+      second_training=second_training,
+    )
 
   def draw(self, round_index: int) -> Draw:
     """Who takes part in a round, from 0."""

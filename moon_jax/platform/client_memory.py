@@ -7,15 +7,13 @@ import jax
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.core import tree
 from moon_jax.core.errors import KnobError
-from moon_jax.core.types import PyTree, Server
+from moon_jax.core.types import PyTree
 from moon_jax.platform import hosts
 
 # Bytes of memories that a save may write: about a second, and three times as much RAM.
 _MAX_SAVED_BYTES = 2**28
 # A cohort of at least a quarter of all clients moves all memories in any case.
 _MAX_CLIENTS_PER_SLOT = 4
-# The number of clients for which models are counted: nothing else comes in 997s.
-_COUNTED_CLIENTS = 997
 
 
 class ClientMemory(NamedTuple):
@@ -71,21 +69,3 @@ def choose(
     is_quickly_saved = num_clients * bytes_per_client <= _MAX_SAVED_BYTES
     requested = 'device' if is_large_cohort or is_quickly_saved else 'disk'
   return ClientMemory(requested == 'device', bytes_per_client)
-
-
-def has_client_models(algorithm: Algorithm, variables: PyTree) -> bool:
-  """Whether the models that are tested are the clients' own: N clients have N models.
-
-  Args:
-    algorithm: its pure functions.
-    variables: variables of the network; their shapes are enough.
-  """
-
-  def tested_models(variables):
-    memory = algorithm.init_client(variables)
-    clients = tree.repeat(memory, _COUNTED_CLIENTS)
-    server = Server(variables, algorithm.init_server(variables))
-    return algorithm.evaluated(server, clients)
-
-  shapes = jax.eval_shape(tested_models, variables)
-  return len(jax.tree.leaves(shapes)[0]) == _COUNTED_CLIENTS

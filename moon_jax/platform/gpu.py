@@ -42,8 +42,10 @@ SLOW_NUM_PARAMETERS = 5_000_000
 # A network with this many parameters in convolutions keeps a GPU busy with one client;
 # and cuDNN has the backward kernels of convolutions for one lane only.
 LARGE_CONVOLUTIONS = 5_000_000
-_SEGMENT_COST = 2  # of the clients that leave and enter after a segment, in steps
-_GATHERING_COST = 0.3  # of gathering the images of some steps together, in steps
+# The clients that leave and enter after a segment take as long as so many steps.
+_SEGMENT_COST = 2
+# To gather the images of some steps together takes as long as so many steps.
+_GATHERING_COST = 0.3
 _MAX_SEGMENT_STEPS = 256
 # A step that takes gradients at other models keeps at most so many models more, beside
 # the first gradient: Per-FedAvg's HF has three further gradients, and a model.
@@ -249,10 +251,9 @@ def require_room_for_one_lane(
 
 
 def choose_layout(
-  layout: LaneLayout,
+  planner: Planner,
   *,
   may_change_lanes: bool,
-  planner_with: Callable[..., Planner],
   params: PyTree,
   training_memory: TrainingMemory,
   free_bytes: float,
@@ -260,13 +261,14 @@ def choose_layout(
   """The lanes and the segments that suit a GPU.
 
   Args:
-    layout: the lanes that are asked for; a lane for each client if they may change.
+    planner: plans the run in the lanes that are asked for; a lane for each client if
+      they may change.
     may_change_lanes: whether another number of lanes may be chosen.
-    planner_with: (layout=a layout) -> the planner of the run with this layout.
     params: parameters of the network, arrays or ShapeDtypeStructs.
     training_memory: memory of a device that training takes.
     free_bytes: memory of a device that is free.
   """
+  layout = planner.training.layout
   is_slow = _is_slow(params)
   if may_change_lanes:
     kernels = [leaf for leaf in jax.tree.leaves(params) if len(leaf.shape) == 4]
@@ -281,23 +283,23 @@ def choose_layout(
     max_lanes = max(fitting, default=1) * layout.num_devices
     lane_share = training_memory.lane_bytes / _LANE_BYTES_PER_KERNEL_START
     layout = _soonest_layout(
-      planner_with,
+      planner,
       num_devices=layout.num_devices,
       max_lanes=min(layout.num_lanes, max_lanes),
       step_time_of_lane=0 if is_slow else lane_share,
     )
-  return layout if is_slow else _with_known_lengths(planner_with, layout)
+  return layout if is_slow else _with_known_lengths(planner.with_layout(layout))
 
 
 def _is_slow(params):
   return tree.num_parameters(params) >= SLOW_NUM_PARAMETERS
 
 
-def _soonest_layout(planner_with, *, num_devices, max_lanes, step_time_of_lane):
+def _soonest_layout(planner, *, num_devices, max_lanes, step_time_of_lane):
   """The smallest number of lanes with which a round ends soonest.
 
   Args:
-    planner_with: see `choose_layout`.
+    planner: plans the run in any lanes.
     num_devices: P.
     max_lanes: the largest number of lanes.
     step_time_of_lane: time that a lane adds to a step, as a fraction of a step without
@@ -306,7 +308,7 @@ def _soonest_layout(planner_with, *, num_devices, max_lanes, step_time_of_lane):
 
   def cost(layout):
     step_time = 1 + step_time_of_lane * layout.num_lanes / layout.num_devices
-    return _longest_queue(planner_with(layout=layout)) * step_time
+    return _longest_queue(planner.with_layout(layout)) * step_time
 
   layouts = [
     LaneLayout(num_lanes=num_lanes, num_devices=num_devices)
@@ -315,20 +317,21 @@ def _soonest_layout(planner_with, *, num_devices, max_lanes, step_time_of_lane):
   return min(layouts, key=cost)
 
 
-def _with_known_lengths(planner_with, layout):
+def _with_known_lengths(planner):
   """Segments of the cheapest length: short ones end often, long ones have filler."""
-  batch_size = planner_with(layout=layout).training.work.step_size
+  batch_size = planner.training.work.step_size
 
   def cost(layout):
     together = steps_together(layout.segment_steps, layout.lanes_per_device, batch_size)
     step_cost = 1 + _SEGMENT_COST / layout.segment_steps + _GATHERING_COST / together
-    return _longest_queue(planner_with(layout=layout)) * step_cost
+    return _longest_queue(planner.with_layout(layout)) * step_cost
 
-  longest_queue = int(_longest_queue(planner_with(layout=layout)))
+  longest_queue = int(_longest_queue(planner))
+  lanes = planner.training.layout
   layouts = [
     LaneLayout(
-      num_lanes=layout.num_lanes,
-      num_devices=layout.num_devices,
+      num_lanes=lanes.num_lanes,
+      num_devices=lanes.num_devices,
       segment_steps=segment_steps,
     )
     for segment_steps in range(1, min(longest_queue, _MAX_SEGMENT_STEPS) + 1)

@@ -47,7 +47,7 @@ from moon_jax.config import cli
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError, print_or_help, warnings_as_lines
 from moon_jax.core.flags import option
-from moon_jax.core.outputs import any_of, require_output
+from moon_jax.core.output_files import any_of, require_output
 from moon_jax.core.paths import expand
 from moon_jax.data.data_errors import one_line
 from moon_jax.data.layouts import TABLE_SUFFIXES
@@ -75,6 +75,8 @@ def predict(values: flags.FlagValues) -> str:
     _require_input(source, values.input)
   if values.config is not None:
     config_lib.load(values.config)
+  if values.source:
+    _require_source(values.source)
   # Imported here: a mistake is answered before JAX is loaded.
   from moon_jax.catalog.general import listed_words
   from moon_jax.metrics.classified import Classified
@@ -225,6 +227,18 @@ def _require_input(source, word):
     )
 
 
+def _require_source(name):
+  """Refuses a data source that does not exist, or that --input cannot choose from."""
+  source = catalog.part('data', name)
+  if not (source.has('named') or source.has('files')):
+    raise UsageError(
+      f'{option("source", name)} has neither data.name nor data.path, so '
+      f'{option("input")} names none of its examples: in Python, '
+      'moon_jax.load(DIR).predict(images) classifies them, and .test_data() gives the '
+      'tests of the run.'
+    )
+
+
 def parse(argv: list[str]) -> flags.FlagValues:
   """The flags.
 
@@ -252,8 +266,6 @@ def parse(argv: list[str]) -> flags.FlagValues:
     raise UsageError(f'{option("split")} needs {option("source")}=NAME.')
   if values.split and values.split not in _SPLITS:
     raise UsageError(f'{option("split", values.split)} must be {any_of(_SPLITS)}.')
-  if values.source:
-    catalog.part('data', values.source)
   return values
 
 
@@ -263,7 +275,8 @@ def _target(values: flags.FlagValues, source: pathlib.Path) -> pathlib.Path:
   if output is None:
     ending = '.npz' if source.suffix == '.npz' and not values.source else '.csv'
     place = pathlib.Path(os.path.abspath(source))  # `.` and `..` have no name
-    name = f'{place.stem}_predictions{ending}'
+    stem = place.name if place.is_dir() else place.stem
+    name = f'{stem}_predictions{ending}'
     # Not inside a folder of pictures, and not beside a data set of this name.
     parent = pathlib.Path() if values.source else place.parent
     output = str((source.parent if ending == '.npz' else parent) / name)

@@ -14,7 +14,11 @@ import numpy as np
 from moon_jax import config as config_lib
 from moon_jax import models
 from moon_jax.building import experiment
-from moon_jax.building.algorithm import AlgorithmOptions, make_algorithm
+from moon_jax.building.algorithm import (
+  AlgorithmOptions,
+  evaluates_client_models,
+  make_algorithm,
+)
 from moon_jax.building.data import (
   DataOptions,
   load_data,
@@ -26,7 +30,7 @@ from moon_jax.building.network import NetworkOptions, make_network
 from moon_jax.core import client_names, files, weights
 from moon_jax.core.errors import NoCheckpointError, UsageError
 from moon_jax.core.flags import option
-from moon_jax.core.outputs import MODEL_SUFFIXES, WEIGHT_SUFFIXES, any_of
+from moon_jax.core.output_files import MODEL_SUFFIXES, WEIGHT_SUFFIXES, any_of
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Form, Outputs, PyTree, Scale
 from moon_jax.data import example_forms, pickles, sources, texts
@@ -44,7 +48,7 @@ from moon_jax.data.scale import (
   values_of,
   words_of,
 )
-from moon_jax.platform import client_memory, devices
+from moon_jax.platform import devices
 from moon_jax.predict import exported
 from moon_jax.round import evaluation
 from moon_jax.runner import checkpoint, client_file, run_directory, run_files
@@ -357,7 +361,7 @@ def _from_run_directory(
   config, network = _config_and_network(workdir, saved, num_classes)
   algorithm = make_algorithm(AlgorithmOptions(config), network)
   tested_models = algorithm.evaluated
-  has_client_models = client_memory.has_client_models(algorithm, network.shapes)
+  has_client_models = evaluates_client_models(algorithm, network.shapes)
   if algorithm.personal and not has_client_models and client is not None:
     # There is a global model too; the client's own is asked for.
     tested_models = jax.vmap(algorithm.personal, (None, 0))

@@ -15,7 +15,7 @@ from moon_jax.config import Config, flatten
 from moon_jax.core import files
 from moon_jax.core.errors import UsageError, printable
 from moon_jax.core.flags import flag, option
-from moon_jax.core.outputs import any_of
+from moon_jax.core.output_files import any_of
 from moon_jax.core.paths import walk
 from moon_jax.core.types import Form, Scale
 from moon_jax.data import example_forms, pickles, table, texts

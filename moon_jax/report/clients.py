@@ -71,8 +71,8 @@ def rows_over_clients(setting: Setting) -> Iterator[Row]:
         numbers_of_users = numbers
       elif column == 'local_accuracy' and numbers == numbers_of_users:
         continue  # all users are clients that train
-      for statistic, of_runs in numbers.items():
-        estimate = statistics.estimate(of_runs)
+      for statistic, run_numbers in numbers.items():
+        estimate = statistics.estimate(run_numbers)
         row.update(cells_over_runs(statistic, estimate, len(runs)))
       yield row
 
@@ -467,19 +467,19 @@ def expected_by_setting(trained_models: Sequence[Model]) -> Mapping[str, _Expect
     if class_counts is None or has_own_tests(model.run):
       continue
     values, names = expected.setdefault(model.setting.title, _Expected({}, {}))
-    is_tested, of_run = features.expected_accuracy(
+    is_tested, run_accuracy = features.expected_accuracy(
       model.features.confusion, class_counts
     )
     label = model.series.label
-    values[label] = np.concatenate([values.get(label, np.empty(0)), of_run])
+    values[label] = np.concatenate([values.get(label, np.empty(0)), run_accuracy])
     names[label] = names.get(label, []) + [str(i) for i in np.flatnonzero(is_tested)]
   return expected
 
 
 def rows_of_expected(expected: Mapping[str, _Expected]) -> Iterator[Row]:
   """A row for each setting and series."""
-  for title, of_setting in expected.items():
-    for label, values in of_setting.values.items():
+  for title, setting_expected in expected.items():
+    for label, values in setting_expected.values.items():
       yield {
         'setting': title or None,
         'series': label,

@@ -190,12 +190,12 @@ def _with_diverged(
   over: Sequence[str],
 ) -> Series:
   """The series, with those of the diverged runs of its setting that belong to it."""
-  of_series = [
+  diverged_of_series = [
     run
     for run in diverged
     if _key(run, series_knobs) == series.key and not varying([*series.runs, run], over)
   ]
-  return dataclasses.replace(series, diverged=tuple(of_series))
+  return dataclasses.replace(series, diverged=tuple(diverged_of_series))
 
 
 def _knobs_of_algorithms(runs: Sequence[Run], names: Sequence[str]) -> list[str]:

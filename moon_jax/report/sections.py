@@ -200,8 +200,8 @@ def class_shares(trained_models: Sequence[Model]) -> Section:
     'are drawn, at equal distances.',
     tables=[tables.of_series(tables.EXPECTED, rows)] if rows else [],
     charts=[
-      clients.spread_of_expected(title, of_setting)
-      for title, of_setting in expected.items()
+      clients.spread_of_expected(title, setting_expected)
+      for title, setting_expected in expected.items()
     ],
   )
 

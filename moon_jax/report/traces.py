@@ -107,12 +107,12 @@ def test_metrics_of(runs: Sequence[Run]) -> dict[str, TestMetric]:
   columns = {}
   for part in parts.values():
     (metric,) = part.metrics.values()
-    for (beginning, end), of_what in _TESTS.items():
+    for (beginning, end), tested_on in _TESTS.items():
       column = f'{beginning}{part.name}{end}'
       if any(_has_metric(run, part.name, column) for run in runs):
         columns[column] = TestMetric(
           name=part.name,
-          metric=metric._replace(title=f'{metric.title}, {of_what}'),
+          metric=metric._replace(title=f'{metric.title}, {tested_on}'),
           is_lower_better=part.has('lower'),
           is_of_clients=end == '_mean',
         )
@@ -238,14 +238,16 @@ def last_numbers(run: Run, columns: Iterable[str]) -> dict[str, float | None]:
   of metrics over the others: these are taken over the clients of clients.csv.gz.
   """
   numbers = {column: last(run.metric(recorded_as(run, column))) for column in columns}
-  of_metrics = [
+  metric_columns = [
     column
     for column in numbers
     if column.startswith(_OF_CLIENTS) and column != CLIENT_MEAN
   ]
-  if of_metrics and leaves_users_out(run):
+  if metric_columns and leaves_users_out(run):
     means = _means_of_users_who_train(run)
-    numbers |= {column: means.get(recorded_as(run, column)) for column in of_metrics}
+    numbers |= {
+      column: means.get(recorded_as(run, column)) for column in metric_columns
+    }
   return numbers
 
 
@@ -265,8 +267,8 @@ def _means_of_users_who_train(run: Run) -> dict[str, float | None]:
     return {}
   means = {}
   for column, numbers in clients.numbers.items():
-    of_users = pd.DataFrame(numbers[:, counted], clients.rounds)
-    means[f'{column}_mean'] = last(of_users.mean(axis=1).dropna())
+    user_numbers = pd.DataFrame(numbers[:, counted], clients.rounds)
+    means[f'{column}_mean'] = last(user_numbers.mean(axis=1).dropna())
   return means
 
 

@@ -193,7 +193,9 @@ class LocalTraining(NamedTuple):
 
       variables = progress.variables | {'params': params} | statistics
       grads, local = algorithm.descent(grads, gradient_at, variables, task)
-      task = task._replace(local=tree.checked(local, progress.local, 'descent'))
+      grads = tree.checked(grads, params, "descent's gradient")
+      local = tree.checked(local, progress.local, "descent's local")
+      task = task._replace(local=local)
     corrected = tree.checked(algorithm.correct(grads, task), grads, 'correct')
 
     optimizer = self._optimizer(scalars)

@@ -17,8 +17,9 @@ from moon_jax.core.types import LANES, Outputs, PyTree
 from moon_jax.data.device_split import DeviceSplit
 
 BATCH_SIZE = 500
-# Of a batch of examples as float32: 500 of 96x96x3, but 111 of 224x224x3, of which a
-# ResNet-18 of torchvision's design makes eleven times as many bytes at a time.
+# The examples of a batch take at most so many bytes as float32: 500 of 96x96x3 fit, but
+# 111 of 224x224x3. A ResNet-18 of torchvision's design makes eleven times as many bytes
+# of them at a time.
 MOST_INPUT_BYTES = 2**26
 
 
@@ -226,13 +227,13 @@ def make_client_tests(
       num_batches = (end - first + batch_size - 1) // batch_size
       return jax.lax.fori_loop(0, num_batches, add_batch, zero)
 
-    def gathered(of_clients_here):
+    def gathered(results_here):
       """The results of the clients on all devices."""
       num_clients = clients_per_device * mesh.size
-      shape = num_clients, *of_clients_here.shape[1:]
-      of_clients = jnp.zeros(shape, of_clients_here.dtype)
-      of_clients = of_clients.at[indices_here].set(of_clients_here)
-      return jax.lax.psum(of_clients, LANES)[: len(positions)]
+      shape = num_clients, *results_here.shape[1:]
+      results = jnp.zeros(shape, results_here.dtype)
+      results = results.at[indices_here].set(results_here)
+      return jax.lax.psum(results, LANES)[: len(positions)]
 
     return jax.tree.map(gathered, jax.lax.map(test_client, indices_here))
 

@@ -19,7 +19,7 @@ from moon_jax.core import tree
 from moon_jax.core.device_keys import for_purpose, step_key
 from moon_jax.core.keys import Purpose
 from moon_jax.data.augment import Augment
-from moon_jax.data.device_split import View, masked
+from moon_jax.data.device_split import RowView, masked
 from moon_jax.round.client_training import LocalTraining, Progress, Work
 from moon_jax.round.frozen_networks import FrozenNetworks
 
@@ -38,7 +38,7 @@ def steps_together(num_steps: int, num_lanes: int, batch_size: int) -> int:
   return next(steps for steps in range(max_steps, 0, -1) if num_steps % steps == 0)
 
 
-def _view_of_step(augment: Augment | None, key: jax.Array) -> View | None:
+def _view_of_step(augment: Augment | None, key: jax.Array) -> RowView | None:
   """How a step with this key sees its images: augmented, or None: as they are."""
   if augment is None:
     return None

@@ -41,7 +41,8 @@ from moon_jax.runner.rounds import Round, is_due
 from moon_jax.runner.run_directory import Hold, stop_entries
 
 _MAX_ROUNDS_BEHIND = 100  # of a logger
-# Between saves, by default.
+# By default a save is due every so many rounds, unless the last one is less than so
+# many seconds ago.
 _AUTO_ROUNDS = 10
 _AUTO_SECONDS = 5.0
 _MAX_NAMED_CLIENTS = 10  # in a message; thousands may have diverged
@@ -92,10 +93,13 @@ class Callback:
     """
 
   def end(self) -> None:
-    """Called when the run has all its rounds, or a callback has stopped it."""
+    """Called when the run has all its rounds, or a callback has stopped it.
+
+    The pictures and summary.json are written after it; `close` finds them.
+    """
 
   def close(self) -> None:
-    """Called last, however the run ends."""
+    """Called last, however the run ends; summary.json is there if it has finished."""
 
 
 class _Function(Callback):
@@ -256,10 +260,12 @@ class RecordWriter(Callback):
     self._client_file.add(round.number, round.client_numbers)
 
 
-def rounds_between_saves(config: Config) -> int:
-  """The number of rounds between saves; 'auto' also has a number of seconds."""
+def is_save_due(number: int, config: Config) -> bool:
+  """Whether the state is saved after this round; with 'auto', if it is not too soon."""
   every_rounds = config.checkpoint_every_rounds
-  return _AUTO_ROUNDS if every_rounds == 'auto' else every_rounds
+  if every_rounds == 'auto':
+    every_rounds = _AUTO_ROUNDS
+  return is_due(number, every_rounds, config.num_rounds)
 
 
 class CheckpointSaver(Callback):
@@ -298,18 +304,18 @@ class CheckpointSaver(Callback):
       and number != num_rounds
     ):
       return False
-    return is_due(number, rounds_between_saves(self._config), num_rounds)
+    return is_save_due(number, self._config)
 
   def after_round(self, round):
     num_rounds = self._config.num_rounds
-    run_may_end = bool(round.stopped) or round.is_awaited
-    if round.state and (self.wants_state(round.number) or run_may_end):
+    is_save_wanted = self.wants_state(round.number) or round.run_may_end_early
+    if round.state and is_save_wanted:
       saving = activity.doing(f'saving round {round.number}/{num_rounds}')
       with round.clock('save'), saving:
         self.close()
         self._client_file.flush()  # the state relies on it
         self._checkpoints.save(round.state, stop_entries(round.stopped, num_rounds))
-        if run_may_end or round.number == num_rounds:
+        if round.run_may_end_early or round.number == num_rounds:
           self._checkpoints.wait()
       self._saved_at = time.monotonic()
       round.is_saved = True

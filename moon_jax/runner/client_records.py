@@ -119,20 +119,22 @@ def accuracies(
     tested: results of the test, on the host.
   """
   tests, score = experiment.tests, tested.score
-  of_models, of_clients, of_users = {}, {}, {}
+  model_columns, client_columns, user_columns = {}, {}, {}
   if len(clients.of_models):
-    of_models['test_accuracy'] = score.num_correct / len(tests.examples.labels)
+    model_columns['test_accuracy'] = score.num_correct / len(tests.examples.labels)
   if score.num_correct_of_users is not None:
     num_correct = score.num_correct_of_users[0]
-    of_users['user_accuracy'] = num_correct / tests.users.sizes
+    user_columns['user_accuracy'] = num_correct / tests.users.sizes
   for column, num_correct in (tested.num_correct or {}).items():
-    of_clients[column] = num_correct / tests.of_clients.sizes
+    client_columns[column] = num_correct / tests.of_clients.sizes
   if tested.measured:
     if len(clients.of_models):
       for name, numbers in tested.measured.test.items():
-        of_models[f'test_{name}'] = numbers
+        model_columns[f'test_{name}'] = numbers
     for kind, numbers_by_name in tested.measured.of_clients.items():
-      columns = of_users if kind == 'user' else of_clients
+      columns = user_columns if kind == 'user' else client_columns
       for name, numbers in numbers_by_name.items():
         columns[f'{kind}_{name}'] = numbers
-  return clients.numbers(of_models=of_models, of_clients=of_clients, of_users=of_users)
+  return clients.numbers(
+    of_models=model_columns, of_clients=client_columns, of_users=user_columns
+  )

@@ -93,7 +93,7 @@ class Console(Callback):
     """Prints what is run, from which round, and on which data.
 
     Args:
-      request: the command line.
+      request: the experiment that is asked for, and its run directory.
       experiment: the experiment.
       state: the state from which the run starts.
     """

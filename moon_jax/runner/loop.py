@@ -34,7 +34,7 @@ from moon_jax.runner.callbacks import (
   RecordWriter,
   Run,
   callback_of,
-  rounds_between_saves,
+  is_save_due,
 )
 from moon_jax.runner.checkpoint import Checkpoints
 from moon_jax.runner.client_file import ClientFile
@@ -103,7 +103,7 @@ def train(
   """Trains from the newest checkpoint, if there is one, to the end.
 
   Args:
-    request: the command line.
+    request: the experiment that is asked for, and its run directory.
     experiment: the experiment.
     first_state: the state before its first round.
     signals: they can end the run early.
@@ -182,7 +182,7 @@ def _open(
   """Opens the files of a run, and loads the state from which it continues.
 
   Args:
-    request: the command line.
+    request: the experiment that is asked for, and its run directory.
     experiment: the experiment.
     digests: of what the run reads.
     first_state: the state before the first round.
@@ -375,7 +375,6 @@ def _train(
   hosts.decided_by_first(lambda: _record_kernels(opened.workdir, console))
   with devices.explaining_out_of_memory(rounds.buffers):
     console.expect(rounds.seconds_by_few_steps())
-  checkpoint_every = rounds_between_saves(experiment.config)
   signal_came = False
   reason_of_end = ''
 
@@ -396,7 +395,7 @@ def _train(
       is_last = round.number == experiment.config.num_rounds
       has_state = hosts.count() > 1 or round.state is not None
       checkpoint_due = (
-        round.number % checkpoint_every == 0 and has_state and not is_last
+        is_save_due(round.number, experiment.config) and has_state and not is_last
       )
       # Ask before the state is saved: after a signal the run waits for the end of the
       # save, so that no process ends in the middle of it.

@@ -68,12 +68,12 @@ class Measures:
       ends = np.cumsum(np.bincount(owners))[:-1]
       self.rows_of_users = np.split(np.argsort(owners, kind='stable'), ends)
     self.labels_of_clients: list[np.ndarray] = []
-    if of_clients := tests.of_clients:
+    if client_tests := tests.of_clients:
       split_labels = self.labels
-      if of_clients.of_training:
+      if client_tests.of_training:
         split_labels = np.asarray(experiment.data.train.examples.labels)
-      labels = split_labels[of_clients.rows]
-      self.labels_of_clients = np.split(labels, of_clients.offsets[1:-1])
+      labels = split_labels[client_tests.rows]
+      self.labels_of_clients = np.split(labels, client_tests.offsets[1:-1])
 
   def of_round(self) -> 'RoundMeasures':
     """Those of one round, to which its tests are added."""
@@ -172,8 +172,8 @@ class RoundMeasures:
     labels = [self._measures.labels_of_clients[position] for position in positions]
     # Copied, because a part would keep the whole, with its filler, while it waits.
     logits = [
-      of_client[: len(of_labels)].copy()
-      for of_client, of_labels in zip(score.logits, labels, strict=True)
+      client_logits[: len(client_labels)].copy()
+      for client_logits, client_labels in zip(score.logits, labels, strict=True)
     ]
     num_tested = len(self._measures.labels_of_clients)
     if kind not in self._of_clients:
@@ -213,13 +213,16 @@ class RoundMeasures:
   def _wait(self, numbers, places, labels, logits) -> None:
     """Adds tests to those that wait; see `_Waiting`."""
     self._waiting.append(_Waiting(numbers, places, labels, logits))
-    self._num_waiting_logits += sum(of_test.size for of_test in logits)
+    self._num_waiting_logits += sum(test_logits.size for test_logits in logits)
     if self._num_waiting_logits > _MOST_WAITING_LOGITS:
       self._measure_waiting()
 
   def _measure_waiting(self) -> None:
-    labels = [of_test for waiting in self._waiting for of_test in waiting.labels]
-    logits = [of_test for waiting in self._waiting for of_test in waiting.logits]
+    labels: list[np.ndarray] = []
+    logits: list[np.ndarray] = []
+    for waiting in self._waiting:
+      labels.extend(waiting.labels)
+      logits.extend(waiting.logits)
     measured = measure_tests(self._measures.names, labels, logits)
     begin = 0
     for waiting in self._waiting:

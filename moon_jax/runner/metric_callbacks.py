@@ -7,9 +7,9 @@ import numpy as np
 
 from moon_jax import catalog
 from moon_jax.core import files
-from moon_jax.runner.callbacks import Callback, Logger, Run, rounds_between_saves
+from moon_jax.runner.callbacks import Callback, Logger, Run, is_save_due
 from moon_jax.runner.round_records import UNDEFINED, Record
-from moon_jax.runner.rounds import Round, is_due
+from moon_jax.runner.rounds import Round
 from moon_jax.runner.run_files import CONFUSION, CONFUSION_KINDS
 
 # Array of CONFUSION -> its picture, and which models it is of, on which tests.
@@ -43,10 +43,8 @@ class ConfusionKeeper(Callback):
       for kind, confusion in round.confusions.items():
         name = 'confusion' if kind == 'global' else f'{kind}_confusion'
         self._arrays[name] = confusion
-    config = self._run.config
-    run_may_end = bool(round.stopped) or round.is_awaited
-    every = rounds_between_saves(config)
-    may_be_saved = is_due(round.number, every, config.num_rounds) or run_may_end
+    is_due = is_save_due(round.number, self._run.config)
+    may_be_saved = is_due or round.run_may_end_early
     if self._arrays and may_be_saved and round.state is not None:
       files.write_arrays(self._run.workdir / CONFUSION, self._arrays)
       self._arrays = {}

@@ -91,11 +91,6 @@ class Records:
       self._has_new_rounds = True
     _append(self._metrics, self.rounds[-1])
 
-  def add_metrics(self, record: Record) -> None:
-    """Appends a whole line to metrics.jsonl; see `write_metrics`."""
-    self.begin_metrics(record)
-    self.write_metrics()
-
   def add_timings(self, record: Record) -> None:
     """Appends a line to timings.jsonl.
 

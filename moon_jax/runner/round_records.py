@@ -73,12 +73,13 @@ def round_record(
     cohort.
 
   Raises:
-    UsageError: the algorithm reports or computes a number with the name of a column.
+    UsageError: the algorithm reports or computes a number with the name of a column, or
+      `measured` names a part that the loss lacks.
   """
   is_skipped = ~metrics.finite & skip_nonfinite
   is_counted = ~is_skipped | is_skipped.all()
-  of_clients = metrics._replace(computed={}, server_finite=None)
-  counted = jax.tree.map(lambda leaf: leaf[is_counted], of_clients)
+  client_metrics = metrics._replace(computed={}, server_finite=None)
+  counted = jax.tree.map(lambda leaf: leaf[is_counted], client_metrics)
   mean_columns = means(counted, measured)
   drift_columns = _spread('drift', 'drift', counted.drift)
   report_columns = {}
@@ -115,6 +116,24 @@ def round_record(
     **computed_columns,
     **plan_columns,
   }
+
+
+def require_columns(
+  experiment: Experiment, plan: RoundPlan, metrics: ClientMetrics
+) -> None:
+  """Checks before the first round that its record can be made, by one of zeros.
+
+  Args:
+    experiment: the experiment.
+    plan: plan of any round.
+    metrics: leaves [K], with shapes in place of arrays.
+
+  Raises:
+    UsageError: it cannot; see `round_record`.
+  """
+  zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), metrics)
+  measured = experiment.algorithm.measured
+  round_record(1, plan, zeros, experiment.traffic, measured=measured)
 
 
 def _require_other_names(
@@ -155,6 +174,9 @@ def means(
     Losses in nats; the accuracy of the models during training, over all examples of the
     sums, each counted once an epoch. A part that covers a fraction of the examples is a
     mean over these, and absent if there are none.
+
+  Raises:
+    UsageError: there is no part with such a fraction.
   """
   num_examples = float(metrics.num_summed.sum(dtype=np.float64))
   totals = {
@@ -164,6 +186,11 @@ def means(
   record = {}
   for name, total in totals.items():
     covered_by = measured.get(name)
+    if covered_by and covered_by not in totals:
+      raise UsageError(
+        f'measured: {name!r} cannot cover the fraction {covered_by!r} of the examples, '
+        'which is no part of the loss.'
+      )
     count = totals[covered_by] if covered_by else num_examples
     if count:
       record[name] = total / count
@@ -251,7 +278,7 @@ def over_clients(
   return by_user | by_example
 
 
-def of_seen_and_unseen_users(
+def columns_of_seen_and_unseen_users(
   num_correct: np.ndarray, sizes: np.ndarray, num_unseen: int
 ) -> Record:
   """The mean accuracies of users with and without training examples, apart.
@@ -496,7 +523,7 @@ def metrics_record(
     sizes = experiment.tests.users.sizes
     num_unseen = experiment.tests.num_users_without_training_data
     record |= over_clients(num_correct_of_users, sizes)
-    record |= of_seen_and_unseen_users(num_correct_of_users, sizes, num_unseen)
+    record |= columns_of_seen_and_unseen_users(num_correct_of_users, sizes, num_unseen)
   for column, num_correct in (tested.num_correct or {}).items():
     record |= over_clients(num_correct, experiment.tests.of_clients.sizes, column)
   if tested.consensus_distance is not None:
@@ -519,8 +546,8 @@ def measured_record(measured: Measured) -> Record:
     ('test', measured.test),
     ('validation', measured.validation),
   ):
-    for name, of_models in numbers.items():
-      defined = of_models[~np.isnan(of_models)]
+    for name, model_numbers in numbers.items():
+      defined = model_numbers[~np.isnan(model_numbers)]
       if len(defined):
         record[f'{split}_{name}'] = float(defined.mean())
   for kind, numbers in measured.of_clients.items():

@@ -42,7 +42,7 @@ from moon_jax.runner.client_store import ClientStore
 from moon_jax.runner.clock import Clock, timing_record
 from moon_jax.runner.compiled_ahead import CompiledAhead
 from moon_jax.runner.measures import Measures, RoundMeasures
-from moon_jax.runner.round_records import Record, metrics_record
+from moon_jax.runner.round_records import Record, metrics_record, require_columns
 
 _MAX_REASON_LETTERS = 1000
 
@@ -90,6 +90,11 @@ class Round:
     """Ends the run after this round or the next tested one; the reason is recorded."""
     if not self.stopped:
       self.stopped = str(reason)[:_MAX_REASON_LETTERS] or 'a callback said so'
+
+  @property
+  def run_may_end_early(self) -> bool:
+    """Whether a callback or a signal wants the run to end before its last round."""
+    return bool(self.stopped) or self.is_awaited
 
   @property
   def timings(self) -> Record:
@@ -237,6 +242,7 @@ class Rounds:
         lambda: self._compiled_programs(first_packed.inputs, ahead),
       )
     self._compile_seconds = time.perf_counter() - begin
+    require_columns(self._experiment, first_packed.plan, self._programs.metrics)
     ahead_note = f', and {ahead.seconds:.1f} s beside decoding' if ahead else ''
     print_text(f'{self._compile_seconds:.1f} s{ahead_note}')
 

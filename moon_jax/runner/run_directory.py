@@ -315,7 +315,7 @@ def begin(
   """Makes the run directory, locks it for this process and writes config.json.
 
   Args:
-    request: the command line.
+    request: the experiment that is asked for, and its run directory.
     digests: of what the run reads. A resumed run must find the same.
     images: see `describe_images`.
     print_line: see `locked`.
@@ -417,7 +417,7 @@ def describe(
   """The content of config.json: the experiment, its data, its devices and versions.
 
   Args:
-    request: the command line.
+    request: the experiment that is asked for, and its run directory.
     digests: of what the run reads; an empty one is left out.
     images: see `describe_images`.
     saved: config.json of the run that is resumed, or {}. What it says of its last start

@@ -36,7 +36,7 @@ def run(
   """Runs an experiment to its end, from its newest checkpoint if it has one.
 
   Args:
-    request: the command line.
+    request: the experiment that is asked for, and its run directory.
     signals: they can end the run early; None: nothing can.
     callbacks: the user's, in addition to those that the config file registers.
     load: see `data.prepare`; with `may_compile_ahead` it is not used, and the data are

@@ -9,6 +9,7 @@ import pytest
 
 import moon_jax
 from moon_jax.algorithms import base
+from moon_jax.algorithms.wrappers.attack import with_attack
 from moon_jax.algorithms.wrappers.local_statistics import with_local_statistics
 from moon_jax.algorithms.wrappers.server_optimizer import with_server_optimizer
 from moon_jax.building.algorithm import AlgorithmOptions, make_algorithm
@@ -222,6 +223,27 @@ def test_every_function_is_called(name):
     jax.tree.leaves(tested), jax.tree.leaves(world.variables('mlp_bn')), strict=True
   ):
     assert leaf.shape == (num_models, *leaf_of_model.shape)
+
+
+@pytest.mark.parametrize(
+  ('wrap', 'name', 'numbers'),
+  [
+    (with_server_optimizer, 'sgd', {'learning_rate': 1.0, 'momentum': 0.0}),
+    (with_attack, 'sign_flip', {'scale': 1.0}),
+  ],
+)
+def test_numbers_of_a_wrapper_replace_none_of_the_algorithm(wrap, name, numbers):
+  inner_numbers = {
+    f'{prefix}_{number}': 7.0
+    for prefix in ('attack', 'server', 'server_optimizer')
+    for number in numbers
+  }
+  inner = base.Algorithm(hyperparameters=inner_numbers)
+  wrapped = wrap(inner, name, numbers)
+  assert len(wrapped.hyperparameters) == len(inner_numbers) + len(numbers)
+  memory = wrapped.init_server({'params': {}})
+  scalars = wrapped.scalars(dict(wrapped.hyperparameters), memory)
+  assert scalars.items() >= inner_numbers.items()
 
 
 @pytest.mark.usefixtures('own_parts')

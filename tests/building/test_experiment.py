@@ -13,13 +13,14 @@ from moon_jax import catalog
 from moon_jax import config as config_lib
 from moon_jax.algorithms import base
 from moon_jax.building import experiment, programs, round_scalars
+from moon_jax.building.algorithm import evaluates_client_models
 from moon_jax.config import cli
 from moon_jax.core import tree
 from moon_jax.core.errors import UsageError
 from moon_jax.core.types import Upload
 from moon_jax.data import sources
 from moon_jax.data.partition import feature_skew, label_skew
-from moon_jax.platform import client_memory, devices, gpu
+from moon_jax.platform import devices, gpu
 from moon_jax.round.examination import with_empty_sums
 from moon_jax.round.traffic import traffic_of_client
 from moon_jax.runner import run_directory
@@ -161,12 +162,12 @@ def test_an_attack_changes_the_round(server):
   flags = f'algorithm=fedavg server_optimizer.name={server} local_epochs=1'
   attacked = build(f'{flags} attack.name=sign_flip attack.fraction=0.4')
   assert attacked.algorithm.needs_all_uploads
-  assert attacked.algorithm.hyperparameters['attack_scale'] == 1.0
+  assert attacked.algorithm.hyperparameters['attack.scale'] == 1.0
   run_round, state = lower_round(attacked).compile(), experiment.initial_state(attacked)
   ends = []
   for scale in (1.0, -1.0):  # with -1 attackers send what they have trained
     inputs = first_inputs(attacked)
-    inputs.scalars.algorithm['attack_scale'] = replicated(attacked, scale)
+    inputs.scalars.algorithm['attack.scale'] = replicated(attacked, scale)
     end, _ = run_round(state, inputs.plan, inputs.scalars, attacked.data.train)
     ends.append(end.server.variables)
   by_attack, by_training = ends
@@ -400,9 +401,12 @@ def test_the_default_server_is_the_plain_average():
   built = build(
     'algorithm=fedavg server_optimizer.name=adam server_optimizer.learning_rate=0.5'
   )
-  assert built.algorithm.hyperparameters == {'server_learning_rate': 0.5}
+  assert built.algorithm.hyperparameters == {'server_optimizer.learning_rate': 0.5}
   momentum = build('server_optimizer.momentum=0.5').algorithm
-  numbers = {'server_learning_rate': 1.0, 'server_momentum': 0.5}
+  numbers = {
+    'server_optimizer.learning_rate': 1.0,
+    'server_optimizer.momentum': 0.5,
+  }
   assert momentum.hyperparameters == {'mu': 1.0, 'tau': 0.5} | numbers
 
 
@@ -447,7 +451,7 @@ def test_what_an_algorithm_of_ones_own_may_send_keep_and_test():
   assert counted.bytes_sent == 4 * 10 * 4
   two_groups = lambda server, clients: tree.repeat(server.variables, 2)  # noqa: E731
   grouped = base.Algorithm(evaluated=two_groups)
-  assert not client_memory.has_client_models(grouped, network.shapes)
+  assert not evaluates_client_models(grouped, network.shapes)
   counting = base.Algorithm(examine=lambda outputs, batch: batch.mask.sum())
   assert with_empty_sums(counting, network).init_server(network.shapes) == ()
 

@@ -15,6 +15,9 @@ from moon_jax.__main__ import launch
 from moon_jax.catalog import registry
 from moon_jax.config import cli
 from moon_jax.core.errors import ExitCode, UsageError
+from moon_jax.data import sources
+from moon_jax.data.data_errors import DataError
+from moon_jax.runner.rounds import Rounds
 from tests.processes import check_same_records, read_lines
 
 # FedProx with the L1 norm, and a model, data, a partition and an augmentation.
@@ -240,6 +243,45 @@ def test_a_bad_registration_is_one_line(folder, capsys):
 
 
 AGGREGATE = 'moon_jax.Algorithm(aggregate=lambda s, mean, *more: mean.weighted)'
+# The code of a check -> the end of its message.
+FAILING_CHECKS = {
+  '1 / 0': "The algorithm 'mine' failed, line 4: ZeroDivisionError: division by zero",
+  'values["bta"]': "The algorithm 'mine' failed, line 4: KeyError: 'bta'",
+  '"too large"': (
+    "The check of the algorithm 'mine' must return a list of lines, not the text 'too "
+    "large'."
+  ),
+  # The run does not use this knob.
+  '[values["topology.name"]]': '',
+  '["one", "two"]': 'one\ntwo',
+}
+
+
+@pytest.mark.parametrize('code', FAILING_CHECKS)
+def test_a_check_complains_in_lines_and_its_own_faults_are_one_line(
+  code, folder, capsys
+):
+  check = f'lambda values: {code}'
+  text = f'moon_jax.register_algorithm("mine", lambda: None, check={check})\n'
+  (folder / 'bad.py').write_text(HEAD + text)
+  words = ['--config=bad.py', '--config.algorithm=mine']
+  if FAILING_CHECKS[code]:
+    assert '\n'.join(complaints(capsys, *words)) == FAILING_CHECKS[code]
+  else:
+    assert cli.parse(words).config.algorithm == 'mine'
+
+
+def test_an_algorithm_with_neighbours_has_the_knobs_of_their_graph(folder):
+  (folder / 'own.py').write_text(
+    f'{HEAD}traits = {{"several_clients", "decentralized"}}\n'
+    'moon_jax.register_algorithm("mine", lambda: None, traits=traits)\n'
+  )
+  words = ['--config=own.py', '--config.algorithm=mine']
+  chosen = cli.parse([*words, '--config.topology.name=complete']).config
+  identity = config.validation.identity(config.flatten(chosen))
+  assert identity['topology.name'] == 'complete'
+
+
 # What a part returns -> the message.
 FAILING = {
   'None': "The algorithm 'mine' must return ",
@@ -301,6 +343,27 @@ FAILING = {
   'moon_jax.Algorithm(scalars=lambda h, memory: {"x": jax.numpy.ones(2)})': (
     'scalars: x must be float32[], not float32[2].'
   ),
+  # The gradient of `descent` would be broadcast.
+  'moon_jax.Algorithm(descent=lambda g, at, v, task: (jax.tree.map(jax.numpy.sum, g), '
+  'task.local))': (
+    "descent's gradient: classifier.bias must be float32[10], not float32[]."
+  ),
+  'moon_jax.Algorithm(descent=lambda g, at, v, task: (g, 0.0))': "descent's local: it ",
+  'moon_jax.Algorithm(init_client=lambda v: v, share=lambda memory: memory, '
+  'mixed=lambda memory, mean: mean)': (
+    "The algorithm 'mine' must have both or neither: the function `share`, and the "
+    "trait 'decentralized'"
+  ),
+  'moon_jax.Algorithm(measured={"gap"})': (
+    "The algorithm 'mine': measured must be a dict, name -> name of the part with "
+  ),
+  # What is wrong with the columns is told before a round is trained.
+  'moon_jax.Algorithm(loss=lambda o, *more: (0.0, {"x": 0.0}), measured={"x": "y"})': (
+    "measured: 'x' cannot cover the fraction 'y' of the examples, which is no part of"
+  ),
+  'moon_jax.Algorithm(loss=lambda o, *more: (0.0, {"drift": 0.0}))': (
+    "'drift' is another column of the records: give this number of "
+  ),
   'moon_jax.Algorithm(needs={"class_count"})': (
     "needs: there is no 'class_count', only class_counts, relative_size and "
     'epoch_steps.'
@@ -317,7 +380,10 @@ def refused(folder, capsys, text, words):
 
 
 @pytest.mark.parametrize('algorithm', FAILING)
-def test_a_part_that_fails_when_it_is_used_is_one_line(algorithm, folder, capsys):
+def test_a_part_that_fails_when_it_is_used_is_one_line(
+  algorithm, folder, capsys, monkeypatch
+):
+  monkeypatch.setattr(Rounds, 'run', None)  # no round is trained before it is told
   text = f'{HEAD}moon_jax.register_algorithm("mine", lambda: {algorithm})\n'
   line = refused(folder, capsys, text, ['--config.algorithm=mine', *TINY])
   assert line.startswith(FAILING[algorithm])
@@ -370,6 +436,24 @@ def test_a_name_that_another_file_registered_is_refused(folder, capsys):
 
 
 # --- models, data, partitions, augmentations ------------------------------------------
+
+
+def test_a_knob_of_an_own_source_that_is_called_path_is_not_the_packages(folder):
+  (folder / 'set.csv').write_text('a,b\n1,2\n')  # which `table` reads
+
+  def load_nothing(*, path):
+    return 0, 0
+
+  knobs = {'path': moon_jax.knob(str, '', 'a folder')}
+  moon_jax.register_data('own', load_nothing, knobs=knobs)
+  data_flag = "--config.data.source='own'"
+  assert sources.data_flag_of('own', {'path': 'set.csv'}) == data_flag
+  with pytest.raises(DataError) as caught:
+    sources.load('own', limit=0, path='set.csv')
+  assert str(caught.value).startswith(f'{data_flag} must return')
+  assert 'data.path' not in str(caught.value)
+  assert 'is read by' not in str(caught.value)
+
 
 CELL = """
 import functools
@@ -485,6 +569,11 @@ WIDE = OUTPUTS.replace('num_classes', 'num_classes + 2')
 OF = 'of 2 images and 3 classes are'
 DARKER = 'return lambda key, images, rows: images[rows] // by'
 RETURN = 'return images, labels, images[:30] // 2, labels[:30]'
+GROUPED = (
+  'return partition.grouped((np.arange(len(labels)) + shift) % num_clients, '
+  'num_clients)'
+)
+ROBIN = "--config.partition.name='robin'"
 LOST = "--config.partition.name='robin' must give each of 90 examples to one of 4 clien"
 
 
@@ -494,6 +583,26 @@ LOST = "--config.partition.name='robin' must give each of 90 examples to one of 
   [
     (RETURN, 'return 0, 0', "--config.data.source='stripes' must return"),
     (RETURN, 'return images, labels, 0, 1', "--config.data.source='stripes': "),
+    (
+      GROUPED,
+      'return partition.Partition([*range(90)], np.array([0, 30, 60, 80, 90]))',
+      f'{ROBIN} must give `indices` as a NumPy array of integers with one axis, not li',
+    ),
+    (
+      GROUPED,
+      'return partition.Partition(np.arange(90), np.linspace(0, 90, 5))',
+      f'{ROBIN} must give `offsets` as a NumPy array of integers with one axis, not fl',
+    ),
+    (
+      GROUPED,
+      'return partition.Partition(np.arange(90), np.zeros(0, int))',
+      "The partition 'robin' failed at `first, last = partition.offsets[[0, -1]]`: ",
+    ),
+    (
+      "config.partition.name, config.augmentation.name = 'robin'",
+      "config.partition.name, config.augmentation.name = 'natural'",
+      "--config.partition.name='natural' needs data with user ids: return train_client",
+    ),
     ('(np.arange(len(labels))', '(labels[:9]', LOST),
     (
       OUTPUTS,

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from moon_jax.building import scheduling
+from moon_jax.core import shares
 from moon_jax.planning.batches import LocalWork, client_batches
 from moon_jax.planning.lanes import LaneLayout
 from moon_jax.planning.packing import pack
@@ -54,7 +55,7 @@ def test_cohort_size():
     *((10, 1.0, 10), (100, 0.05, 5), (10, 0.01, 1)),
     *((10, 0.25, 3), (10, 0.24, 2), (100, 0.29, 29)),
   ):
-    assert scheduling.cohort_size_of(num_clients, participation) == size
+    assert shares.num_drawn(num_clients, participation) == size
 
 
 def test_draws_are_functions_of_seed_round_and_client():

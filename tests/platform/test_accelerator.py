@@ -38,9 +38,10 @@ def chosen(
   """
   sizes = world.BATCH_SIZE * np.array(num_steps)
   return gpu.choose_layout(
-    LaneLayout(num_lanes=lanes or len(sizes), num_devices=num_devices),
+    planner_with(
+      sizes, layout=LaneLayout(num_lanes=lanes or len(sizes), num_devices=num_devices)
+    ),
     may_change_lanes=lanes is None,
-    planner_with=functools.partial(planner_with, sizes),
     params=params,
     training_memory=gpu.TrainingMemory(lane, 0, world.BATCH_SIZE),
     free_bytes=free,

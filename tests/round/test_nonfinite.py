@@ -12,7 +12,7 @@ from moon_jax.round.traffic import Traffic
 from moon_jax.runner import round_records
 from moon_jax.runner.callbacks import stop_if_diverged
 from tests import world
-from tests.processes import checkpoint, launch, read_lines
+from tests.processes import checkpoint, launched, read_lines
 from tests.round.test_round import (
   REMEMBERING,
   assert_equal_to_reference,
@@ -167,7 +167,7 @@ def test_a_run_goes_on_without_clients_that_are_not_finite(tmp_path):
   words = ['--workdir=run', *(f'--config.{word}' for word in words)]
   # The first step is huge, and the next gradient overflows; a client with one batch has
   # no next step.
-  stopped = launch(tmp_path, *words, '--config.num_rounds=1')
+  stopped = launched(tmp_path, [*words, '--config.num_rounds=1'])
   assert stopped.returncode == ExitCode.DIVERGED
   (line,) = stopped.stderr.splitlines()
   diverged = [int(word) for word in re.search(r'\(clients (.*)\)', line)[1].split(', ')]
@@ -178,7 +178,7 @@ def test_a_run_goes_on_without_clients_that_are_not_finite(tmp_path):
 
   # In round 2 the model that all clients receive is huge, and no client stays finite.
   words += ['--config.on_nonfinite=skip_client', '--config.num_rounds=3']
-  assert launch(tmp_path, *words).returncode == ExitCode.DIVERGED
+  assert launched(tmp_path, words).returncode == ExitCode.DIVERGED
   first, last = read_lines(tmp_path / 'run/metrics.jsonl')
   assert first['skipped_clients'] == diverged
   assert first['clients'] == list(range(10))

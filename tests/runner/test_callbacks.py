@@ -41,11 +41,12 @@ class Watcher(moon_jax.Callback):
 
   def __init__(self, rounds_with_state=(), stops_at=None, fails_at=None):
     self.calls, self.states, self.history = [], {}, None
+    self.workdir, self.files_at = None, {}
     self._wanted, self._stops_at, self._fails_at = rounds_with_state, stops_at, fails_at
 
   def begin(self, run):
     self.calls.append(('begin', run.rounds))
-    self.history = run.history
+    self.history, self.workdir = run.history, run.workdir
 
   def wants_state(self, number):
     return number in self._wanted
@@ -63,10 +64,14 @@ class Watcher(moon_jax.Callback):
       round.stop('it is enough')
 
   def end(self):
-    self.calls.append('end')
+    self._note('end')
 
   def close(self):
-    self.calls.append('close')
+    self._note('close')
+
+  def _note(self, call):
+    self.calls.append(call)
+    self.files_at[call] = {path.name for path in self.workdir.glob('*.*')}
 
 
 @pytest.fixture(scope='module')
@@ -82,6 +87,8 @@ def test_each_method_is_called_in_its_turn(three_rounds):
   result, watcher = three_rounds
   assert watcher.calls == [('begin', range(3)), 1, 2, 3, 'end', 'close']
   assert watcher.history == result.metrics
+  # Pictures are written after `end` too; `quick_runs` draws none.
+  assert watcher.files_at['close'] - watcher.files_at['end'] == {'summary.json'}
 
 
 def test_the_state_is_that_of_the_round(three_rounds):

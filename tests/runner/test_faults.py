@@ -717,20 +717,11 @@ def ends_at(unwritable, number, faults, **options):
   )
 
 
+# Test_lease.py has every error of a lock, and test_files.py every one of a folder.
 SHARED_DISKS = {
-  **{
-    f'no locks: {errno.errorcode[number]}': without_locks(number)
-    for number in (
-      *(errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM),
-    )
-  },
+  'no locks': without_locks(errno.EOPNOTSUPP),
   'no locks by fcntl alone': DiskCase(f'fcntl {errno.ENOLCK} 0 run'),
-  **{
-    f'folders are not flushed: {errno.errorcode[number]}': DiskCase(
-      f'fsync_folder {number} 0 run'
-    )
-    for number in (errno.EINVAL, errno.ENOTSUP, errno.EBADF)
-  },
+  'folders are not flushed': DiskCase(f'fsync_folder {errno.EBADF} 0 run'),
   **{
     f'another host uses {name}: {errno.errorcode[number]}': DiskCase(
       f'rename {number} 3 run/{name}$', is_resumed=True

@@ -12,6 +12,7 @@ from moon_jax.core import files
 from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.runner import record_files as records_lib
 from moon_jax.runner import run_directory
+from tests.run_directories import add_metrics
 
 
 def fill(folder):
@@ -75,18 +76,18 @@ def line(number):
 
 def add_many(records):
   for number in range(2, 1000):
-    records.add_metrics(line(number))
+    add_metrics(records, line(number))
 
 
 def test_records_on_a_full_disk(disk, tmp_path):
   folder = disk('small', '128k')
   with records_lib.Records(tmp_path, 0) as records:
     for number in range(1, 31):
-      records.add_metrics(line(number))
+      add_metrics(records, line(number))
   expected = (tmp_path / run_directory.METRICS).read_bytes()
 
   with records_lib.Records(folder, 0) as records:
-    records.add_metrics(line(1))
+    add_metrics(records, line(1))
     filler = fill(folder)
     with pytest.raises(RunError, match=r'metrics\.jsonl cannot be written: No space'):
       add_many(records)
@@ -99,7 +100,7 @@ def test_records_on_a_full_disk(disk, tmp_path):
   filler.unlink()
   with records_lib.Records(folder, written) as records:
     for number in range(written + 1, 31):
-      records.add_metrics(line(number))
+      add_metrics(records, line(number))
   assert (folder / run_directory.METRICS).read_bytes() == expected
 
 

@@ -1,9 +1,11 @@
 """Several processes are one run: the same numbers, one end, one line if it is early."""
 
+import itertools
 import json
 import platform
 import signal
 import time
+from concurrent import futures
 
 import numpy as np
 import pytest
@@ -295,22 +297,39 @@ def test_a_process_that_never_comes_is_one_line(tmp_path):
   assert contents(tmp_path) == {}
 
 
+def codes_after_a_standstill(processes, stopped, text):
+  """The exit codes of a group, one process of which stood still once there was text."""
+  processes[0].wait_for(text)
+  processes[stopped].send(signal.SIGSTOP)
+  time.sleep(60)
+  processes[stopped].send(signal.SIGCONT)
+  processes[0].wait_for('round 9/')
+  processes[0].send(signal.SIGTERM)
+  return codes(finish(processes))
+
+
 @pytest.mark.slow
 @pytest.mark.faults
-def test_a_process_may_stand_still_for_a_minute(folders):
+def test_a_process_may_stand_still_for_a_minute(tmp_path):
   # With three lanes one of the four devices has no part in the rounds.
   words = (*RUN, f'{ROUNDS}5000', f'{DEVICES}2', '--config.execution.lanes=3')
-  off = '--config.execution.compile_cache=off'
-  with started(folders, *words, off) as processes:
-    for stopped, text in ((1, 'compiling '), (0, 'round 5/')):
-      processes[0].wait_for(text)
-      processes[stopped].send(signal.SIGSTOP)
-      time.sleep(60)
-      processes[stopped].send(signal.SIGCONT)
-    processes[0].wait_for('round 9/')
-    processes[0].send(signal.SIGTERM)
-    outcomes = finish(processes)
-  assert codes(outcomes) == [ExitCode.PREEMPTED] * 2
+  words += ('--config.execution.compile_cache=off',)
+  groups = ([tmp_path / 'a', tmp_path / 'b'], [tmp_path / 'c', tmp_path / 'd'])
+  for folder in itertools.chain(*groups):
+    folder.mkdir()
+  # Two groups at once: one stands still at its start, the other in its rounds.
+  with (
+    started(groups[0], *words) as starting,
+    started(groups[1], *words) as training,
+    futures.ThreadPoolExecutor() as threads,
+  ):
+    exit_codes = threads.map(
+      codes_after_a_standstill,
+      (starting, training),
+      (1, 0),
+      ('compiling ', 'round 5/'),
+    )
+  assert [*exit_codes] == [[ExitCode.PREEMPTED] * 2] * 2
 
 
 @pytest.mark.slow

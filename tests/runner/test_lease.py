@@ -25,6 +25,7 @@ NO_LOCKS = (
   errno.EPERM,
 )
 LIMIT = 0.3  # seconds without a renewal, in these tests
+SHORT_LIMIT = 0.004  # in a test of thousands of leases
 HOUR = 3600
 
 
@@ -174,13 +175,13 @@ def contents_of_a_lease(rng):
 
 @pytest.mark.parametrize('count', few([10], [2000]))
 def test_a_lease_of_any_content_is_refused_or_taken_over(tmp_path, monkeypatch, count):
-  monkeypatch.setattr(lease_lib, 'LIMIT_SECONDS', 0.02)
+  monkeypatch.setattr(lease_lib, 'LIMIT_SECONDS', SHORT_LIMIT)
   rng = np.random.default_rng(count)
   for _ in range(count):
     path = leave(tmp_path, HOUR)
     path.write_bytes(contents_of_a_lease(rng))
     is_old = rng.random() < 0.5
-    renewed = time.time() - (HOUR if is_old else -0.5 * 0.02)
+    renewed = time.time() - (HOUR if is_old else -0.5 * SHORT_LIMIT)
     os.utime(path, (renewed, renewed))
     lines = []
     with contextlib.suppress(lease_lib.HeldError):

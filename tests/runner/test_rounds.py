@@ -14,6 +14,7 @@ from moon_jax.config import validate
 from moon_jax.core.errors import RunError
 from moon_jax.planning import planner as planning
 from moon_jax.platform import devices
+from moon_jax.runner import rounds as rounds_lib
 from moon_jax.runner.record_files import Records
 from moon_jax.runner.rounds import Rounds, is_due
 from tests.refusals import refused
@@ -149,8 +150,10 @@ def test_a_round_with_a_second_training_is_timed_with_the_steps_of_both(monkeypa
       seconds += 3.0 * steps_of(plan.second_schedule)
       return state, ()
 
-    return programs_lib.Compiled(run_round=run_round, evaluate=None)
+    return programs_lib.Compiled(run_round=run_round, evaluate=None, metrics=None)
 
+  # These programs have no columns.
+  monkeypatch.setattr(rounds_lib, 'require_columns', lambda *arguments: None)
   monkeypatch.setattr(programs_lib, 'compile_programs', with_a_device_of_known_speed)
   monkeypatch.setattr(time, 'perf_counter', lambda: seconds)
   rounds = Rounds(built, experiment.initial_state(built))

@@ -20,6 +20,7 @@ from moon_jax.runner import loop, provenance, round_records, run_directory
 from moon_jax.runner import record_files as records_lib
 from tests.processes import contents
 from tests.refusals import refused
+from tests.run_directories import add_metrics
 
 # Clients 2 and 5 train in two lanes; client 5's has filler in the second of two steps.
 PLAN = RoundPlan(
@@ -158,13 +159,17 @@ def test_test_record(correct, losses, record):
 def test_seen_and_unseen_users_by_hand():
   # Accuracies 1/2, 1/4 and 1 of users who train, 1/5 and 3/5 of two who do not.
   num_correct, sizes = np.array([1, 1, 3, 1, 3]), np.array([2, 4, 3, 5, 5])
-  record = round_records.of_seen_and_unseen_users(num_correct, sizes, num_unseen=2)
+  record = round_records.columns_of_seen_and_unseen_users(
+    num_correct, sizes, num_unseen=2
+  )
   assert record == {
     'user_accuracy_seen_mean': pytest.approx(1.75 / 3),
     'user_accuracy_unseen_mean': pytest.approx(0.4),
   }
   for num_unseen in (0, 5):
-    assert not round_records.of_seen_and_unseen_users(num_correct, sizes, num_unseen)
+    assert not round_records.columns_of_seen_and_unseen_users(
+      num_correct, sizes, num_unseen
+    )
 
 
 def test_over_clients_by_hand():
@@ -300,7 +305,7 @@ def write_run(workdir, numbers):
   """Writes metrics and timings of some rounds; returns the bytes of the metrics."""
   with records_lib.Records(workdir, 0) as records:
     for number in numbers:
-      records.add_metrics(metrics_line(number))
+      add_metrics(records, metrics_line(number))
       records.add_timings({'round': number, 'train_seconds': 1.0})
   return (workdir / run_directory.METRICS).read_bytes()
 
@@ -312,10 +317,10 @@ def test_resuming_drops_the_rounds_that_are_done_again(tmp_path):
     for name in (run_directory.METRICS, run_directory.TIMINGS):
       lines = files.read_lines(tmp_path / name)
       assert [line['round'] for line in lines] == [1, 2, 3]
-    records.add_metrics(metrics_line(4))
+    add_metrics(records, metrics_line(4))
     # The line is on disk at once: a crash a moment later must not lose it.
     assert len(files.read_lines(tmp_path / run_directory.METRICS)) == 4
-    records.add_metrics(metrics_line(5))
+    add_metrics(records, metrics_line(5))
     assert len(records.rounds) == 5
   assert (tmp_path / run_directory.METRICS).read_bytes() == all_lines
   assert write_run(tmp_path, []) == b''  # a fresh run
@@ -327,14 +332,14 @@ def test_a_half_written_line_is_dropped(tmp_path):
   (tmp_path / run_directory.TIMINGS).write_text('{"rou')
   assert len(files.read_lines(tmp_path / run_directory.METRICS)) == 2
   with records_lib.Records(tmp_path, 2) as records:
-    records.add_metrics(metrics_line(3))
+    add_metrics(records, metrics_line(3))
   assert (tmp_path / run_directory.METRICS).read_bytes() == all_lines
 
 
 def test_a_diverged_loss_is_null(tmp_path):
   values = {'a': float('nan'), 'b': float('inf'), 'c': float('-inf'), 'd': 1.5}
   with records_lib.Records(tmp_path, 0) as records:
-    records.add_metrics({'round': 1, **values})
+    add_metrics(records, {'round': 1, **values})
   text = (tmp_path / run_directory.METRICS).read_text()
   assert text == '{"round": 1, "a": null, "b": null, "c": null, "d": 1.5}\n'
 
@@ -376,7 +381,7 @@ def test_a_run_that_goes_on_is_not_finished(tmp_path):
   assert run_directory.rounds_finished(tmp_path) == 4
   with records_lib.Records(tmp_path, 0) as records:
     assert run_directory.rounds_finished(tmp_path) == 4  # what comes next may fail, too
-    records.add_metrics(metrics_line(1))
+    add_metrics(records, metrics_line(1))
     assert run_directory.rounds_finished(tmp_path) == 0
   # A run that has lost rounds is not finished, whatever comes next.
   files.write_json(tmp_path / run_directory.SUMMARY, {'rounds': 1} | BESTS)

@@ -21,8 +21,9 @@ from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
 from moon_jax.core.types import PyTree, Server, Upload
 
-# The attack's numbers among those of the algorithm.
-_PREFIX = 'attack_'
+# The attack's numbers have this prefix among those of the algorithm; see
+# `server_optimizer`.
+_PREFIX = 'attack.'
 
 
 class AttackerKnowledge(NamedTuple):
@@ -127,8 +128,10 @@ def with_attack(
   attack_hyperparameters = {_PREFIX + knob: value for knob, value in numbers.items()}
 
   def scalars(hyperparameters, memory):
-    of_inner = {name: hyperparameters[name] for name in inner.hyperparameters}
-    return hyperparameters | inner.scalars(of_inner, memory)
+    inner_hyperparameters = {
+      name: hyperparameters[name] for name in inner.hyperparameters
+    }
+    return hyperparameters | inner.scalars(inner_hyperparameters, memory)
 
   def aggregate(server, uploads, participation, scalars):
     if not tree.models_in(uploads.stacked):

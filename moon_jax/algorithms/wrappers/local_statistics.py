@@ -77,7 +77,7 @@ def with_local_statistics(inner: Algorithm) -> Algorithm:
       seen_by_client = server._replace(variables=variables)
       return inner.evaluated(seen_by_client, tree.repeat(memory.inner, 1))
 
-    return tree.flatten(jax.vmap(evaluated_for_client)(clients))
+    return tree.merged_axes(jax.vmap(evaluated_for_client)(clients))
 
   return adapted._replace(
     init_client=init_client,

@@ -16,8 +16,9 @@ from moon_jax.algorithms.base import Algorithm
 from moon_jax.core import tree
 from moon_jax.core.types import PyTree, Server
 
-# The optimizer's numbers have this prefix among those of the algorithm.
-_PREFIX = 'server_'
+# The optimizer's numbers have this prefix among those of the algorithm: with its dot it
+# begins no name of a knob, and so none of the algorithm's own numbers.
+_PREFIX = 'server_optimizer.'
 # The constants of the paper; tau, the degree of adaptivity, has the unit of g.
 BETA1, BETA2, TAU = 0.9, 0.99, 1e-3
 
@@ -116,8 +117,10 @@ def with_server_optimizer(
     )
 
   def scalars(hyperparameters, memory):
-    of_inner = {name: hyperparameters[name] for name in inner.hyperparameters}
-    return hyperparameters | inner.scalars(of_inner, memory.inner)
+    inner_hyperparameters = {
+      name: hyperparameters[name] for name in inner.hyperparameters
+    }
+    return hyperparameters | inner.scalars(inner_hyperparameters, memory.inner)
 
   def aggregate(server, sent, participation, scalars):
     new = inner.aggregate(to_inner(server), sent, participation, scalars)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from moon_jax.core.errors import did_you_mean, printable
+from moon_jax.core.errors import nearest_name_hint, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset, Form, Scale
@@ -149,7 +149,7 @@ def _feature_name(owner, kind, chosen_name, usual_names, names):
     if name in names:
       return name
   if chosen_name:
-    hint = did_you_mean(chosen_name, [printable(str(name)) for name in names])
+    hint = nearest_name_hint(chosen_name, [printable(str(name)) for name in names])
     raise DataError(
       f'{owner} has no column {chosen_name!r} of {flag(f"data.{kind}")}; it has '
       f'{listed(names)}.{hint}'

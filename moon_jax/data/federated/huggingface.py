@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from moon_jax.core import files, machine_memory, paths
-from moon_jax.core.errors import did_you_mean, printable
+from moon_jax.core.errors import nearest_name_hint, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
@@ -30,7 +30,8 @@ from moon_jax.data.table import NO_NAMES
 from moon_jax.data.texts import TextOptions
 
 _SPLIT_STATE = 'state.json'  # in the folder of each split, by save_to_disk
-# Of a value in memory, by its type in a Parquet file (an INT32 may be int8); others 4.
+# Type of a value in a Parquet file -> the fewest bytes that the value takes in memory
+# (an INT32 may be int8). A value of any other type takes at least 4.
 _LEAST_BYTES = {'BOOLEAN': 1 / 8, 'INT32': 1, 'FIXED_LEN_BYTE_ARRAY': 1}
 _REQUIREMENT = 'by save_to_disk, or one of parquet files, with splits train and test'
 
@@ -398,7 +399,7 @@ def _chosen(
     if name and name not in names:
       raise ValueError(
         f'it has no split {name!r} of {flag(f"data.{role}_split")}; it has '
-        f'{listed(names)}{did_you_mean(name, names)}'
+        f'{listed(names)}{nearest_name_hint(name, names)}'
       )
   is_named = any(names_by_role.values())
   roles = split_names.roles(names)
@@ -692,7 +693,7 @@ def _columns_of_numbers(data_flag, features, chosen, label, client) -> tuple[str
     names = [name.strip() for name in chosen.split(',') if name.strip()]
   for name in names:
     if name not in features:
-      hint = did_you_mean(name, features)
+      hint = nearest_name_hint(name, features)
       raise DataError(
         f'{data_flag} has no column {name!r} of {flag("data.features", chosen)}; it '
         f'has {listed(features)}.{hint}'

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from moon_jax import catalog
+from moon_jax.catalog.part_errors import explaining_errors_of
 from moon_jax.core.errors import KnobError
 from moon_jax.data.partition.base import Dealt, Partition, class_counts, grouped
 
@@ -30,7 +31,10 @@ def deal(name: str, labels: np.ndarray, *, num_clients: int, **options: Any) -> 
   dealt = rule.build((Partition, Dealt), labels, num_clients=num_clients, **options)
   if isinstance(dealt, Partition):
     dealt = Dealt(dealt)
-  if not _gives_each_example_once(dealt.partition, len(labels), num_clients):
+  with explaining_errors_of(rule):
+    _require_index_arrays(name, dealt.partition)
+    is_complete = _gives_each_example_once(dealt.partition, len(labels), num_clients)
+  if not is_complete:
     raise KnobError(
       'partition.name',
       name,
@@ -45,6 +49,21 @@ def deal(name: str, labels: np.ndarray, *, num_clients: int, **options: Any) -> 
       f'must give each client an example, and client {without_example[0]} owns none.',
     )
   return dealt
+
+
+def _require_index_arrays(name, partition):
+  """Raises KnobError if a partition has something else than its two arrays."""
+  for field, positions in partition._asdict().items():
+    kind = type(positions).__name__
+    if isinstance(positions, np.ndarray):
+      kind = f'{positions.dtype} of shape {positions.shape}'
+      if positions.ndim == 1 and np.issubdtype(positions.dtype, np.integer):
+        continue
+    raise KnobError(
+      'partition.name',
+      name,
+      f'must give `{field}` as a NumPy array of integers with one axis, not {kind}.',
+    )
 
 
 def _gives_each_example_once(partition, num_examples, num_clients):

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from moon_jax import catalog
-from moon_jax.algorithms.wrappers import topology
 from moon_jax.core.errors import UsageError
 from moon_jax.core.keys import Purpose, host_rng
+from moon_jax.planning import topology
 from tests import reference
 
 KNOBS = {'degree': 2, 'edge_probability': 0.5, 'seed': 0}
