@@ -1,6 +1,5 @@
 """Several processes are one run: the same numbers, one end, one line if it is early."""
 
-import itertools
 import json
 import platform
 import signal
@@ -310,17 +309,16 @@ def codes_after_a_standstill(processes, stopped, text):
 
 @pytest.mark.slow
 @pytest.mark.faults
-def test_a_process_may_stand_still_for_a_minute(tmp_path):
+def test_a_process_may_stand_still_for_a_minute(tmp_path_factory):
   # With three lanes one of the four devices has no part in the rounds.
   words = (*RUN, f'{ROUNDS}5000', f'{DEVICES}2', '--config.execution.lanes=3')
   words += ('--config.execution.compile_cache=off',)
-  groups = ([tmp_path / 'a', tmp_path / 'b'], [tmp_path / 'c', tmp_path / 'd'])
-  for folder in itertools.chain(*groups):
-    folder.mkdir()
+  starting_folders = made_in(tmp_path_factory.mktemp('starting'))
+  training_folders = made_in(tmp_path_factory.mktemp('training'))
   # Two groups at once: one stands still at its start, the other in its rounds.
   with (
-    started(groups[0], *words) as starting,
-    started(groups[1], *words) as training,
+    started(starting_folders, *words) as starting,
+    started(training_folders, *words) as training,
     futures.ThreadPoolExecutor() as threads,
   ):
     exit_codes = threads.map(
