@@ -6,6 +6,7 @@ in its folder diverged/.
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -146,10 +147,9 @@ def described_table(runs: KeptRuns, diverged: KeptRuns) -> list[str]:
     lost_seeds = _seeds(first, diverged) | _seeds(second, diverged)
     words_of_seeds |= dict.fromkeys(lost_seeds, 'diverged')
     cells = [words_of_seeds.get(seed, NOT_RUN) for seed in SEEDS]
-    comparison = differences.compare(by_seed.values())
-    mean = f'{signed(comparison.mean)} ({comparison.interval()})'
     is_whole = len(by_seed) == len(SEEDS)
-    rows.append([words, ', '.join(cells), mean if is_whole else ''])
+    mean = _mean_and_interval(by_seed.values()) if is_whole else ''
+    rows.append([words, ', '.join(cells), mean])
   return table(('beta 0.5', 'by seed', 'mean, 95 %'), rows)
 
 
@@ -223,28 +223,28 @@ def _require_planned(runs: KeptRuns, diverged: KeptRuns) -> None:
 
 def _cells(skew: str, planned: Planned) -> list[str]:
   numbers = [planned.differences.get(seed, math.nan) for seed in SEEDS]
-  mean = ''
-  if all(map(math.isfinite, numbers)):
-    comparison = differences.compare(numbers)
-    mean = f'{signed(comparison.mean)} ({comparison.interval()})'
   return [
     skew,
     ', '.join(map(_words, numbers)),
     _median(planned.differences.values()),
-    mean,
+    _mean_and_interval(numbers) if all(map(math.isfinite, numbers)) else '',
     f'{planned.p_value:.3f}',
     f'{planned.adjusted:.3f}',
     planned.verdict,
   ]
 
 
+def _mean_and_interval(numbers: Iterable[float]) -> str:
+  """'+0.9 (-1.0 to +2.8)'."""
+  comparison = differences.compare(numbers)
+  return f'{signed(comparison.mean)} ({comparison.interval()})'
+
+
 def _median(known_differences: Iterable[float]) -> str:
   """The median, to which a run that diverged is the lowest; '' if it is no number."""
-  in_order = sorted(known_differences)
-  middle = len(in_order) // 2
-  # Of an even number: the mean of the two in the middle.
-  both = [in_order[middle], in_order[-1 - middle]] if in_order else [math.nan]
-  return signed(sum(both) / len(both)) if all(map(math.isfinite, both)) else ''
+  numbers = [*known_differences]
+  median = statistics.median(numbers) if numbers else math.nan
+  return signed(median) if math.isfinite(median) else ''
 
 
 def _words(difference: float) -> str:

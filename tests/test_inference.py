@@ -323,6 +323,20 @@ def test_predictions_of_a_file(name, tmp_path, workdir, loaded, capsys):
   assert {path.name for path in tmp_path.iterdir()} == {'my.npz', target.name}
 
 
+def test_labels_may_be_the_bytes_of_their_names(tmp_path, workdir, loaded, capsys):
+  images, labels = loaded.test_data()
+  names = np.array([str(label) for label in labels[:20]])
+  rows = []
+  for given_labels in (labels[:20], names, names.astype('S')):
+    arrays = {'images': images[:20, ..., 0], 'labels': given_labels}
+    save_arrays(tmp_path / 'in.npz', arrays)
+    words = f'--workdir={workdir}', f'--input={tmp_path / "in.npz"}'
+    target = tmp_path / 'out.csv'
+    assert predict(capsys, (*words, f'--output={target}'))[0] == ExitCode.DONE
+    rows.append(rows_of(target))
+  assert rows[0] == rows[1] == rows[2]
+
+
 IMAGES = np.zeros((2, 8, 8), np.uint8)
 INPUTS = {
   'in.npz': {'images': IMAGES},

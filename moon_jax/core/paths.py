@@ -45,13 +45,13 @@ def walk(
   while unvisited:
     parent = unvisited.pop()
     folders, names = [], []
-    if follow:
-      status = os.stat(parent)
-      identity = status.st_ino, status.st_dev
-      if identity in visited:
-        continue
-      visited.add(identity)
     try:
+      if follow:
+        status = os.stat(parent)
+        identity = status.st_ino, status.st_dev
+        if identity in visited:
+          continue
+        visited.add(identity)
       with os.scandir(parent) as entries:
         for entry in entries:
           (folders if _is_folder(entry) else names).append(entry.name)

@@ -23,13 +23,12 @@ from moon_jax.core.errors import KnobError, printable
 from moon_jax.core.flags import flag
 from moon_jax.core.paths import expand
 from moon_jax.core.types import Dataset
-from moon_jax.data import drawn_test, split_names
+from moon_jax.data import drawn_test, picture_folders, split_names
 from moon_jax.data.data_errors import DataError, listed, one_line
 from moon_jax.data.dataset import arrays_dataset
 from moon_jax.data.drawn_test import TestDraw
 from moon_jax.data.example_forms import Reading
 from moon_jax.data.federated import users
-from moon_jax.data.picture_folders import may_hold_data
 from moon_jax.data.split_names import TEST, TRAIN, VALIDATION
 
 ENDING = '.wav'
@@ -483,12 +482,10 @@ def wav_files(folder: pathlib.Path) -> list[pathlib.Path]:
 
 def _folders(folder):
   return [
-    path
-    for path in sorted(folder.iterdir())
-    if path.is_dir() and may_hold_sounds(path.name)
+    path for path in picture_folders.folders(folder) if may_hold_sounds(path.name)
   ]
 
 
 def may_hold_sounds(folder_name: str) -> bool:
   """Whether a folder is none of .git, the noise of Speech Commands, and the like."""
-  return may_hold_data(folder_name) and folder_name != _NOISE_FOLDER
+  return picture_folders.may_hold_data(folder_name) and folder_name != _NOISE_FOLDER

@@ -469,7 +469,7 @@ def numbered(
       )
   numbers = [np.searchsorted(classes, label_texts) for label_texts in labels]
   if classes.dtype.kind == 'S':
-    classes = np.char.decode(classes, 'utf-8', 'backslashreplace')
+    classes = users.as_text(classes)
   return numbers, classes.tolist()
 
 

@@ -27,6 +27,7 @@ from moon_jax.data.audiofolder import (
   spectrograms,
 )
 from moon_jax.data.data_errors import listed, one_line
+from moon_jax.data.federated import users
 from moon_jax.data.layouts import TABLE_SUFFIXES
 from moon_jax.data.picture_folders import ENDINGS, may_hold_data
 from moon_jax.data.pictures import DEEP, decode_picture
@@ -306,7 +307,7 @@ def _arrays(path, model):
   if labels is not None:
     labels = labels.reshape(-1)
     if labels.dtype.kind == 'S':
-      labels = np.char.decode(labels, 'utf-8', 'replace')
+      labels = users.as_text(labels)
     if len(labels) != len(images) or labels.dtype.kind not in 'iuU':
       raise UsageError(
         f'{input_flag}: the labels must be integers or text, one for each image.'

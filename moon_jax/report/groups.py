@@ -170,13 +170,11 @@ def settings(
   found_settings = []
   for setting_key in sorted(_complete(set(keys_by_path.values())), key=_order):
     members = [run for run in runs if set(keys_by_path[run.path]) <= set(setting_key)]
+    diverged_members = [
+      run for run in diverged if set(_key(run, setting_knobs)) <= set(setting_key)
+    ]
     series = [
-      _with_diverged(
-        plain_series,
-        [run for run in diverged if set(_key(run, setting_knobs)) <= set(setting_key)],
-        series_knobs,
-        choice.over,
-      )
+      _with_diverged(plain_series, diverged_members, series_knobs, choice.over)
       for plain_series in _series(members, series_knobs, choice.over, varying_knobs)
     ]
     found_settings.append(Setting(key=setting_key, series=tuple(series)))

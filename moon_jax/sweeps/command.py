@@ -47,13 +47,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from moon_jax import config as config_lib
 from moon_jax.config import cli
 from moon_jax.core import files, signals
-from moon_jax.core.errors import (
-  ExitCode,
-  RunError,
-  UsageError,
-  exit_code_of,
-  print_or_help,
-)
+from moon_jax.core.errors import ExitCode, RunError, UsageError, exit_code_of
 from moon_jax.core.flags import flag, option
 from moon_jax.core.paths import expand
 from moon_jax.report import __main__ as report
@@ -68,8 +62,6 @@ if TYPE_CHECKING:  # JAX is loaded after the flags have been read
 
 def main(argv: list[str], stop: Stop) -> int:
   """Runs the program; returns the exit code. An error of the user is one clear line."""
-  if {'-h', '--help'} & set(argv):
-    return print_or_help(argv, __doc__, str)
   stop.command = shlex.join(['python', '-m', 'moon_jax.sweep', *argv])
   return exit_code_of(lambda: _run(argv, stop))
 
@@ -147,6 +139,9 @@ def parse(argv: Sequence[str]) -> SweepRequest:
 
 
 def _run(argv: Sequence[str], stop: Stop) -> int:
+  if {'-h', '--help'} & set(argv):
+    print(__doc__.strip())
+    return ExitCode.DONE
   request = parse(argv)
   if request.parent is not None:
     signals.end_with_parent(request.parent)

@@ -4,11 +4,12 @@ import contextlib
 import errno
 import os
 import pathlib
+import shutil
 import tracemalloc
 
 import pytest
 
-from moon_jax.core import files
+from moon_jax.core import files, paths
 from moon_jax.core.errors import ExitCode, RunError, UsageError
 from moon_jax.runner import record_files as records_lib
 from moon_jax.runner import run_directory
@@ -176,6 +177,21 @@ def test_a_small_file_takes_little_memory_whatever_it_may_have(tmp_path):
   for most_bytes, file in ((999, path), (9, '/proc/self/status')):
     with pytest.raises(OSError, match=f'larger than {most_bytes} bytes'):
       files.contents(file, most_bytes)
+
+
+def test_a_folder_that_vanishes_while_its_parent_is_walked_is_left_out(tmp_path):
+  for name in ('a', 'b'):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'file').touch()
+  for follow in (False, True):
+    (tmp_path / 'b').mkdir(exist_ok=True)
+    (tmp_path / 'b' / 'file').touch()
+    found = []
+    for path in paths.below(tmp_path, follow=follow):
+      found.append(path.relative_to(tmp_path).as_posix())
+      if path.name == 'a':
+        shutil.rmtree(tmp_path / 'b')
+    assert sorted(found) == ['a', 'a/file', 'b']
 
 
 # --- before anything is loaded --------------------------------------------------------

@@ -16,6 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from moon_jax import catalog
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.algorithms.private import Paths
+from moon_jax.algorithms.wrappers.view import scalars_with_inner
 from moon_jax.core import tree
 from moon_jax.core.errors import KnobError
 from moon_jax.core.flags import flag
@@ -128,10 +129,7 @@ def with_attack(
   attack_hyperparameters = {_PREFIX + knob: value for knob, value in numbers.items()}
 
   def scalars(hyperparameters, memory):
-    inner_hyperparameters = {
-      name: hyperparameters[name] for name in inner.hyperparameters
-    }
-    return hyperparameters | inner.scalars(inner_hyperparameters, memory)
+    return scalars_with_inner(inner, hyperparameters, memory)
 
   def aggregate(server, uploads, participation, scalars):
     if not tree.models_in(uploads.stacked):

@@ -13,6 +13,7 @@ import optax
 
 from moon_jax import catalog
 from moon_jax.algorithms.base import Algorithm
+from moon_jax.algorithms.wrappers.view import scalars_with_inner
 from moon_jax.core import tree
 from moon_jax.core.types import PyTree, Server
 
@@ -117,10 +118,7 @@ def with_server_optimizer(
     )
 
   def scalars(hyperparameters, memory):
-    inner_hyperparameters = {
-      name: hyperparameters[name] for name in inner.hyperparameters
-    }
-    return hyperparameters | inner.scalars(inner_hyperparameters, memory.inner)
+    return scalars_with_inner(inner, hyperparameters, memory.inner)
 
   def aggregate(server, sent, participation, scalars):
     new = inner.aggregate(to_inner(server), sent, participation, scalars)

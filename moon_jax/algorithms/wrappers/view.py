@@ -1,12 +1,28 @@
 """Runs one algorithm inside another, which changes what a client receives."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+
+import jax
 
 from moon_jax.algorithms.base import Algorithm
 from moon_jax.core.types import PyTree, Task
 
 # (received, memory) -> (received, memory)
 View = Callable[[PyTree, PyTree], tuple[PyTree, PyTree]]
+
+
+def scalars_with_inner(
+  inner: Algorithm, hyperparameters: Mapping[str, jax.Array], memory: PyTree
+) -> Mapping[str, jax.Array]:
+  """The hyperparameters of a wrapper, with the scalars of the algorithm inside.
+
+  Args:
+    inner: the algorithm.
+    hyperparameters: name -> value, of both.
+    memory: what the server remembers for `inner`.
+  """
+  own_hyperparameters = {name: hyperparameters[name] for name in inner.hyperparameters}
+  return hyperparameters | inner.scalars(own_hyperparameters, memory)
 
 
 def with_view(

@@ -76,6 +76,11 @@ def _numbers(names, users):
   return None if users is None else np.searchsorted(names, users)
 
 
+def as_text(names: np.ndarray) -> np.ndarray:
+  """Names of users or classes that are bytes, as text; what is no UTF-8, escaped."""
+  return np.char.decode(names, 'utf-8', 'backslashreplace')
+
+
 def _checked_ids(name: str, ids: np.ndarray, num_examples: int) -> np.ndarray:
   """The ids as int64 or text."""
   ids = np.asarray(ids)
@@ -85,7 +90,7 @@ def _checked_ids(name: str, ids: np.ndarray, num_examples: int) -> np.ndarray:
       f'{num_examples} examples.'
     )
   if ids.dtype.kind == 'S':
-    return np.char.decode(ids, 'utf-8', 'backslashreplace')
+    return as_text(ids)
   if ids.dtype.kind not in 'iuU':
     raise DataError(f'{name} is {ids.dtype}, neither integers nor text.')
   if ids.dtype.kind == 'U':
